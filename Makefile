@@ -1,0 +1,51 @@
+# Everything a newcomer needs: `make demo` shows the product, `make test` checks it.
+# Each target sets up its own environment in .venv; a second run only checks that nothing changed.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-full test-gpu lint setup clean help
+
+help:
+	@echo "make demo       set up and run the main job on the built-in demo cell"
+	@echo "make test       set up and run the checks: ruff, mypy, the fast tests"
+	@echo "make test-full  the same with the long tests: many seeds, fuzzing, kill tests"
+	@echo "make test-gpu   only the tests that need a CUDA device, in the Python on the PATH"
+	@echo "make clean      remove the environment and everything generated"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "knockgraph needs Python 3.11 or newer; '$(PYTHON)' is older. Run: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-full: lint
+	$(BIN)/python -m pytest -m 'not gpu'
+
+test-gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
+
+demo: $(READY)
+	@mkdir -p demo-out
+	$(BIN)/knockgraph graph build --preset demo -o demo-out/demo.cellgraph
+	$(BIN)/knockgraph graph info demo-out/demo.cellgraph
+	$(BIN)/knockgraph screen import demo -o demo-out/demo.parquet
+	$(BIN)/knockgraph screen info demo-out/demo.parquet --graph demo-out/demo.cellgraph
+	$(BIN)/knockgraph screen split demo-out/demo.parquet -o demo-out/demo.split
+	$(BIN)/knockgraph bench loader --scale demo
+
+clean:
+	rm -rf $(VENV) runs demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,294 @@
+"""Strategy benchmark: all eleven on the same graph, batch and layer, in one run."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knockgraph import strategies
+from knockgraph.bench.machine import describe_machine
+from knockgraph.errors import KnockgraphError, StrategyError
+from knockgraph.graph import CellGraph
+from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies import PerturbedGraphs, Strategy
+
+#: What is measured: name in the table → (strategy, options).
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    name: (name.partition(",")[0], {"layout": "padded"} if name.endswith(", padded") else {})
+    for known in strategies.available()
+    for name in ([known, f"{known}, padded"] if known == "device-vectorized" else [known])
+}
+FULL_SCREEN = 332_313  # experiments that stored sizes are extrapolated to
+_RELATIVE_TO = "lazy-mask"
+
+
+def bench_strategies(
+    graph: CellGraph,
+    batch: PerturbationBatch,
+    device: str = "cpu",
+    channels: int = 64,
+    dtype: torch.dtype = torch.float32,
+    repeats: int = 5,
+    workers: int = 2,
+    only: Sequence[str] | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Time one layer's aggregations over all relations, forward and backward, for every strategy.
+
+    A step is: the batch goes to the device, the strategy makes its view, every relation is aggregated (``sum``), the
+    gradient flows back. On a CPU the relations are taken one at a time, forward and backward, so that the strategies
+    with edge masks fit into memory. Times are medians over ``repeats`` after one or two uncounted rounds.
+
+    Args:
+        graph: The cell graph.
+        batch: The batch on the host, wild type included if wanted.
+        device: ``cpu`` or ``cuda``.
+        channels: Channels of the features.
+        dtype: Of the features.
+        repeats: Timed rounds.
+        workers: Loader workers that the collation of worker strategies is spread over.
+        only: Names of :data:`VARIANTS`; all by default.
+        progress: Told what is being measured.
+    """
+    torch.manual_seed(0)
+    x = torch.randn(graph.num_genes, batch.num_columns, channels).to(device, dtype)
+    upstream = torch.randn(graph.num_genes, batch.num_columns, channels).to(device, dtype)
+    results = []
+    for name in only or VARIANTS:
+        if name not in VARIANTS:
+            raise KnockgraphError(f"there is no strategy {name!r} to measure; use {', '.join(VARIANTS)}")
+        progress(name)
+        with tempfile.TemporaryDirectory() as folder:
+            results.append({"name": name, **_measure(name, graph, batch, x, upstream, repeats, workers, Path(folder))})
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    reference = next((r for r in results if r["name"] == _RELATIVE_TO and "samples_per_s" in r), None)
+    for r in results:
+        if reference is not None and "samples_per_s" in r:
+            r["speed_relative_to_lazy_mask"] = r["samples_per_s"] / reference["samples_per_s"]
+            r["layer_relative_to_lazy_mask"] = _layer(reference) / _layer(r)
+    return {
+        "benchmark": "strategies",
+        "machine": describe_machine(),
+        "conditions": {
+            "device": device,
+            "genes": graph.num_genes,
+            "relations": len(graph.relations),
+            "edges": graph.num_edges,
+            "batch": batch.num_columns,
+            "wild_type_included": batch.wild_type,
+            "channels": channels,
+            "dtype": str(dtype).removeprefix("torch."),
+            "workers": workers,
+            "repeats": repeats,
+            "one_relation_at_a_time": device == "cpu",
+        },
+        "results": results,
+    }
+
+
+def _layer(result: dict[str, Any]) -> float:
+    seconds: float = result["masks_s"] + result["forward_s"] + result["backward_s"]
+    return seconds
+
+
+def _measure(
+    name: str,
+    graph: CellGraph,
+    batch: PerturbationBatch,
+    x: Tensor,
+    upstream: Tensor,
+    repeats: int,
+    workers: int,
+    folder: Path,
+) -> dict[str, Any]:
+    kind, options = VARIANTS[name]
+    device = x.device
+    try:
+        strategy = strategies.create(kind, graph, **options)
+        strategy.prepare(batch, folder / "store")
+    except (StrategyError, MemoryError) as error:
+        return {"skipped": str(error)}
+    strategy = strategy.to(device)
+    own_collate = strategy.collate
+    collated = own_collate(batch)  # the first reads an opened store and warms the cache
+    collate_s = _median(lambda: own_collate(batch), 3, torch.device("cpu"))
+    try:
+        timed, peak = _timed(strategy, collated, x, upstream, repeats)
+        syncs = _count_syncs(strategy, collated, x) if device.type == "cuda" else None
+    except (torch.OutOfMemoryError, MemoryError):
+        return {"skipped": "out of memory"}
+    memory = strategy.memory()
+    step = sum(timed.values())
+    worker_bound = collate_s / workers if strategy.placement != "device" else 0.0
+    result: dict[str, Any] = {
+        "placement": strategy.placement,
+        "exact": strategy.exact,
+        "collate_s": collate_s,
+        **timed,
+        "step_s": step,
+        "samples_per_s": batch.num_samples / max(step, worker_bound),
+        "bytes_moved": strategy.bytes_moved(collated),
+        "memory": memory,
+        "peak_bytes": peak,
+        "host_syncs": syncs,
+    }
+    if "disk" in memory:
+        records = len({tuple(sorted(genes)) for genes in batch.tolist()} | {()})
+        result["disk_bytes_full_screen_extrapolated"] = memory["disk"] * FULL_SCREEN // records
+    return result
+
+
+def _timed(
+    strategy: Strategy, batch: PerturbationBatch, x: Tensor, upstream: Tensor, repeats: int
+) -> tuple[dict[str, float], int]:
+    """Median seconds by phase, and the most memory taken beyond what was there before."""
+    device = x.device
+    if device.type == "cuda":
+        batch = batch.pin_memory()
+    rounds: list[dict[str, float]] = []
+    warm_up = 2 if device.type == "cuda" else 1
+    with _PeakMemory(device) as peak:
+        for _ in range(warm_up + repeats):
+            clock = _Clock(device)
+            here = batch.to(device, non_blocking=True)
+            clock.lap("transfer_s")
+            with strategy(here) as view:
+                clock.lap("masks_s")
+                _forward_backward(view, x, upstream, clock)
+            rounds.append(clock.seconds)
+    counted = rounds[warm_up:]
+    phases = ("transfer_s", "masks_s", "forward_s", "backward_s")
+    return {phase: sorted(r[phase] for r in counted)[len(counted) // 2] for phase in phases}, peak.bytes
+
+
+def _forward_backward(view: PerturbedGraphs, x: Tensor, upstream: Tensor, clock: _Clock) -> None:
+    x = x.detach().requires_grad_()
+    names = view.strategy.relation_names
+    if x.device.type == "cuda":
+        # Stacked where the strategy has one product for all relations; the others would only copy by stacking.
+        if type(view).aggregate_all is not PerturbedGraphs.aggregate_all:
+            outputs = [view.aggregate_all(x)]
+            gradients = [upstream.expand_as(outputs[0])]
+        else:
+            outputs = [view.aggregate(name, x) for name in names]
+            gradients = [upstream] * len(names)
+        clock.lap("forward_s")
+        torch.autograd.backward(outputs, gradients)
+        clock.lap("backward_s")
+        return
+    for name in names:
+        output = view.aggregate(name, x)
+        clock.lap("forward_s")
+        output.backward(upstream)  # type: ignore[no-untyped-call]
+        clock.lap("backward_s")
+        del output
+
+
+def _count_syncs(strategy: Strategy, batch: PerturbationBatch, x: Tensor) -> int:
+    """How often the host waits for the device in one strategy call with its aggregations and gradient."""
+    here = batch.to(x.device)
+    x = x.detach().requires_grad_()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with strategy(here) as view:
+                if type(view).aggregate_all is not PerturbedGraphs.aggregate_all:
+                    outputs = [view.aggregate_all(x)]
+                else:
+                    outputs = [view.aggregate(name, x) for name in strategy.relation_names]
+                torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(w.message) for w in caught)
+
+
+class _Clock:
+    """Laps: on CUDA by events, read after the round, so that timing adds no waiting."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        self._laps: list[tuple[str, float, Any]] = []
+        self._mark("start")
+
+    def _mark(self, phase: str) -> None:
+        event: Any = None
+        if self.cuda:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+        self._laps.append((phase, time.perf_counter(), event))
+
+    def lap(self, phase: str) -> None:
+        """Everything since the last lap belongs to ``phase``."""
+        self._mark(phase)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase."""
+        if self.cuda:
+            torch.cuda.synchronize()
+        total: dict[str, float] = {}
+        for (_, t0, e0), (phase, t1, e1) in zip(self._laps, self._laps[1:], strict=False):
+            total[phase] = total.get(phase, 0.0) + (e0.elapsed_time(e1) / 1e3 if self.cuda else t1 - t0)
+        return total
+
+
+class _PeakMemory:
+    """The most memory taken inside the block beyond what was there before: the allocator's count, or sampled RSS."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        self.bytes = 0
+
+    def __enter__(self) -> _PeakMemory:
+        if self.cuda:
+            torch.cuda.reset_peak_memory_stats()
+            self._base = torch.cuda.memory_allocated()
+            return self
+        self._base = _resident()
+        self._stop = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.01):
+            self.bytes = max(self.bytes, _resident() - self._base)
+
+    def __exit__(self, *ignored: object) -> None:
+        if self.cuda:
+            self.bytes = torch.cuda.max_memory_allocated() - self._base
+            return
+        self._stop.set()
+        self._watcher.join()
+        self.bytes = max(self.bytes, _resident() - self._base)
+
+
+def _resident() -> int:
+    """Resident bytes of this process; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except OSError:
+        return 0
+
+
+def _median(call: Callable[[], Any], repeats: int, device: torch.device) -> float:
+    seconds = []
+    for _ in range(repeats):
+        clock = _Clock(device)
+        call()
+        clock.lap("call")
+        seconds.append(clock.seconds["call"])
+    return sorted(seconds)[repeats // 2]

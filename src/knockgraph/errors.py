@@ -1,0 +1,65 @@
+"""Every error knockgraph raises on purpose. Each text says what is wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class KnockgraphError(Exception):
+    """Base of all errors that knockgraph raises on purpose; the command line prints its text as one sentence."""
+
+
+class GraphError(KnockgraphError, ValueError):
+    """A cell graph cannot be built from what was given."""
+
+
+class UnknownGeneError(KnockgraphError, KeyError):
+    """Gene names that could not be resolved, all of them at once.
+
+    Args:
+        message: The sentence shown to the user.
+        names: Every offending name, in the order in which it was met.
+    """
+
+    def __init__(self, message: str, names: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
+
+    def __str__(self) -> str:  # KeyError would show the repr of the message
+        return str(self.args[0])
+
+
+class PerturbationError(KnockgraphError, ValueError):
+    """A batch of perturbations is malformed: an index out of range, a pointer that does not fit."""
+
+
+class MissingPointerError(PerturbationError):
+    """A PyG batch has no ``perturbation_indices_ptr``, so its samples cannot be told apart."""
+
+
+class ScreenError(KnockgraphError, ValueError):
+    """A table of experiments is malformed."""
+
+
+class SplitError(ScreenError):
+    """A split is empty, leaks, or belongs to another screen."""
+
+
+class LabelError(ScreenError):
+    """Labels cannot be trained on: missing, infinite or constant."""
+
+
+class GeneListMismatchError(KnockgraphError, ValueError):
+    """Something built for one gene list is used with another."""
+
+
+class FileFormatError(KnockgraphError, ValueError):
+    """A file is damaged, truncated, of another format or of a version this release cannot read."""
+
+
+class NotPreparedError(KnockgraphError, RuntimeError):
+    """A stored strategy was not prepared for the experiments it is asked for."""
+
+
+class StrategyError(KnockgraphError, ValueError):
+    """A strategy was given an option, or used in a way, that it does not allow."""

@@ -1,0 +1,182 @@
+"""Gene names: how a name that a person or a file uses finds its row in the graph."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from knockgraph.errors import GraphError, UnknownGeneError
+
+_SUGGEST_FOR = 20  # close matches cost milliseconds each; a list of thousands of wrong names needs no guesses
+
+
+class GeneNames:
+    r"""The ordered gene list of a cell and every name its genes go by.
+
+    A name resolves by the first rule that gives exactly one gene: systematic name, standard name, alias,
+    then the same three without regard to case. A name that means two genes at the rule that catches it is
+    ambiguous and reported, never guessed.
+
+    Args:
+        names: Systematic names, unique; their order is the order of the rows of every gene tensor.
+        aliases: Other names, either ``systematic -> [standard, alias, …]`` (an empty first entry: no standard name)
+            or ``alias -> systematic``.
+
+    >>> genes = GeneNames(["YAL001C", "YBR002C"], {"YAL001C": ["TFC3", "FUN24"]})
+    >>> genes.index(["tfc3", "YBR002C"]).tolist()
+    [0, 1]
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        aliases: Mapping[str, str | Sequence[str]] | None = None,
+    ) -> None:
+        self.names: tuple[str, ...] = tuple(names)
+        for position, name in enumerate(self.names):
+            if not isinstance(name, str) or not name.strip() or name != name.strip() or "\n" in name:
+                raise GraphError(
+                    f"gene {position} has the name {name!r}: gene names are non-empty strings without surrounding "
+                    "blanks or line breaks; clean the gene list"
+                )
+        self._exact: dict[str, int] = {name: i for i, name in enumerate(self.names)}
+        if len(self._exact) != len(self.names):
+            seen: set[str] = set()
+            repeated = sorted({n for n in self.names if n in seen or seen.add(n)})  # type: ignore[func-returns-value]
+            raise GraphError(f"gene names must be unique, but these are repeated: {_listed(repeated)}")
+        self.aliases: dict[str, tuple[str, ...]] = self._normalise(aliases or {})
+
+    def _normalise(self, aliases: Mapping[str, str | Sequence[str]]) -> dict[str, tuple[str, ...]]:
+        """Bring both accepted forms to ``systematic -> (standard, alias, …)``."""
+        collected: dict[str, list[str]] = {}
+        reverse: list[tuple[str, str]] = []
+        strangers: list[str] = []
+        for key, value in aliases.items():
+            if key in self._exact:
+                others = [value] if isinstance(value, str) else value
+                if not isinstance(others, Sequence) or not all(isinstance(other, str) for other in others):
+                    raise GraphError(f"the aliases of gene {key!r} are {others!r}; give one text or a list of texts")
+                collected[key] = [other.strip() for other in others]
+            elif isinstance(value, str) and value in self._exact:
+                reverse.append((value, key.strip()))
+            else:
+                strangers.append(key)
+        for name, other in reverse:  # this form does not tell which name is the standard one
+            collected.setdefault(name, [""]).append(other)
+        if strangers:
+            raise GraphError(
+                f"aliases are given for names that are not in the gene list: {_listed(strangers)}; "
+                "leave them out or add the genes"
+            )
+        return {name: tuple(collected[name]) for name in self.names if name in collected}
+
+    @cached_property
+    def _levels(self) -> tuple[dict[str, set[int]], ...]:
+        """Name → genes, one table per rule, in the order in which the rules are tried."""
+        systematic: dict[str, set[int]] = {name: {i} for name, i in self._exact.items()}
+        standard: dict[str, set[int]] = {}
+        alias: dict[str, set[int]] = {}
+        for name, others in self.aliases.items():
+            i = self._exact[name]
+            for rank, other in enumerate(others):
+                if other:
+                    (standard if rank == 0 else alias).setdefault(other, set()).add(i)
+        levels = [systematic, standard, alias]
+        for exact in (systematic, standard, alias):
+            folded: dict[str, set[int]] = {}
+            for name, found in exact.items():
+                folded.setdefault(name.casefold(), set()).update(found)
+            levels.append(folded)
+        return tuple(levels)
+
+    def find(self, name: str) -> tuple[int, ...]:
+        """All genes that ``name`` may mean: one if it resolves, none if it is unknown, several if it is ambiguous."""
+        gene = self._exact.get(name)
+        if gene is not None:
+            return (gene,)
+        folded = name.strip().casefold()
+        for rank, level in enumerate(self._levels):
+            found = level.get(name.strip() if rank < 3 else folded)
+            if found:
+                return tuple(sorted(found))
+        return ()
+
+    def index(self, names: Iterable[str]) -> Tensor:
+        """Rows of the named genes, int64 ``[len(names)]``.
+
+        Raises:
+            UnknownGeneError: Lists *every* name that is unknown or ambiguous, with suggestions.
+        """
+        if isinstance(names, str):
+            names = [names]
+        rows: list[int] = []
+        bad: dict[str, tuple[int, ...]] = {}
+        for name in names:
+            found = self.find(name) if isinstance(name, str) else ()
+            if len(found) == 1:
+                rows.append(found[0])
+            else:
+                bad[name] = found
+        if bad:
+            raise self.unknown(bad)
+        return torch.tensor(rows, dtype=torch.long)
+
+    def unknown(self, bad: Mapping[str, tuple[int, ...]]) -> UnknownGeneError:
+        """The one error for all names in ``bad`` (name → the genes it may mean), the first ones with suggestions."""
+        parts: list[str] = []
+        for rank, (name, found) in enumerate(bad.items()):
+            if found:
+                parts.append(f"{name!r} is ambiguous ({' or '.join(self.names[i] for i in found)})")
+                continue
+            close = self.suggest(str(name)) if rank < _SUGGEST_FOR else []
+            parts.append(f"{name!r} (did you mean {' or '.join(close)}?)" if close else f"{name!r}")
+        some = "gene name does" if len(bad) == 1 else f"{len(bad)} gene names do"
+        return UnknownGeneError(
+            f"{some} not resolve in this graph of {len(self.names)} genes: {', '.join(parts)}; "
+            "correct the names, add aliases to the graph, or choose to drop them",
+            tuple(bad),
+        )
+
+    def suggest(self, name: str) -> list[str]:
+        """Up to three known names that look like ``name``, with the systematic name where it differs."""
+        known = self._levels[5] | self._levels[4] | self._levels[3]  # the rule tried first wins
+        folded = name.strip().casefold()
+        near = [
+            k for k in known if abs(len(k) - len(folded)) <= 2 and len(set(k) & set(folded)) >= len(set(folded)) - 2
+        ]
+        shown: list[str] = []
+        for match in difflib.get_close_matches(folded, near, n=3, cutoff=0.7):
+            gene = self.names[min(known[match])]
+            shown.append(gene if gene.casefold() == match else f"{match.upper()} = {gene}")
+        return shown
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the ordered systematic names: what a bound screen, a cache or a checkpoint remembers."""
+        return hashlib.sha256("\n".join(self.names).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, i: int) -> str:
+        return self.names[i]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GeneNames) and self.names == other.names and self.aliases == other.aliases
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __repr__(self) -> str:
+        return f"GeneNames({len(self.names)} genes, {sum(map(len, self.aliases.values()))} other names)"
+
+
+def _listed(names: Sequence[str], most: int = 10) -> str:
+    """The first few names as readable text."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(n) for n in names[:most]) + more

@@ -1,0 +1,40 @@
+"""From genes to the reactions that they run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from knockgraph.graph import Metabolism
+from knockgraph.ops import SparseOperator, spmm
+from knockgraph.strategies import PerturbedGraphs
+
+
+class GeneToReaction(nn.Module):
+    r"""The mean of a living reaction's kept genes,
+
+    .. math:: y_r = \alpha_r \; \frac{\sum_{g \in r} m_g x_g}{\max(\sum_{g \in r} m_g,\; 1)},
+
+    with the genes' keep-vector :math:`m` and the reactions' :math:`\alpha` (``view.reactions_alive``). Dead reactions
+    and reactions without genes get 0.
+
+    Args:
+        metabolism: Of the cell graph.
+        num_genes: Of the cell graph.
+
+    Shapes:
+        x ``[num_genes, batch, channels]`` -> ``[num_reactions, batch, channels]``.
+    """
+
+    def __init__(self, metabolism: Metabolism, num_genes: int) -> None:
+        super().__init__()
+        # A gene may stand in several complexes of one unsplit reaction; it counts once.
+        pairs = torch.unique(metabolism.gpr_index.cpu(), dim=1)
+        self.operator = SparseOperator.from_edge_index(pairs, num_genes, metabolism.num_reactions)
+
+    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+        """See the formula above."""
+        return spmm(self.operator, x, scale_in=view.keep, scale_out=view.reactions_alive, reduce="mean")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.operator.num_sources} genes, {self.operator.num_destinations} reactions)"

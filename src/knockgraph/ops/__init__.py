@@ -1,0 +1,21 @@
+"""Sparse products on the shared graph and the kernels behind them; each has a slow reference in ``ops.reference``."""
+
+from knockgraph.ops._backends import BACKENDS
+from knockgraph.ops.attention import attend
+from knockgraph.ops.gated import GatedOperator, gated_spmm
+from knockgraph.ops.operator import CsrTable, SparseOperator
+from knockgraph.ops.shared_input import spmm_shared
+from knockgraph.ops.spmm import Reduce, masked_degree, spmm
+
+__all__ = [
+    "BACKENDS",
+    "CsrTable",
+    "GatedOperator",
+    "Reduce",
+    "SparseOperator",
+    "attend",
+    "gated_spmm",
+    "masked_degree",
+    "spmm",
+    "spmm_shared",
+]

@@ -1,0 +1,247 @@
+"""The first layer's aggregation, where every sample has the same features: ``A(m ⊙ x) = Ax − A[:, P]x[P]``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from knockgraph.errors import StrategyError
+from knockgraph.ops import _spmm_cpu
+from knockgraph.ops._backends import accumulator, resolve_backend
+from knockgraph.ops._sum_op import raw_sum
+from knockgraph.ops.operator import CsrTable, SparseOperator
+from knockgraph.ops.spmm import autocast_input, check_operands, relation_axis
+
+_TABLE = "Tensor ptr{0}, Tensor index{0}, Tensor? weight{0}, Tensor order{0}"
+_TABLES = f"{_TABLE.format('')}, {_TABLE.format('_t')}"
+_BATCH = "Tensor genes, Tensor samples, int batch_size, Tensor? scale_out, bool mask_in, str backend"
+
+
+def spmm_shared(
+    operator: SparseOperator,
+    x: Tensor,
+    perturbation_indices: Tensor,
+    perturbation_indices_batch: Tensor,
+    batch_size: int,
+    *,
+    scale_out: Tensor | None = None,
+    mask_in: bool = True,
+    backend: str = "auto",
+) -> Tensor:
+    r"""``y_b = scale_out_b ⊙ (Ax − A[:, P_b] x[P_b])``: :func:`spmm` for features that all samples share.
+
+    One product for all samples, then a correction at the neighbours of the deleted genes. The result is that of
+    ``spmm(operator, x expanded to the batch, scale_in=keep, scale_out=scale_out)`` up to rounding (sums are kept in
+    float32 until the end), and so is the gradient,
+    :math:`dx = A^\top \sum_b s_b \odot dy_b` less, at each deleted gene, the part of the samples that lack it.
+    Nothing waits for the GPU, and equal inputs give equal bits.
+
+    Shapes:
+        x [num_sources, channels] -> y [num_destinations, batch_size, channels], or
+        [num_relations, num_destinations, batch_size, channels] if the operator is stacked.
+
+    Args:
+        operator: The shared graph.
+        x: Floating point features, the same for all samples.
+        perturbation_indices: int64 [total], the deleted genes of all samples; one listed twice is deleted once.
+        perturbation_indices_batch: int64 [total], the sample of each.
+        batch_size: Number of samples.
+        scale_out: Keep-vector or factors of the result, as for :func:`spmm`; None keeps all rows.
+        mask_in: Whether deleted genes send nothing; False removes only what ``scale_out`` removes.
+        backend: As for :func:`spmm`.
+
+    Example:
+        >>> operator = SparseOperator.from_edge_index(torch.tensor([[0, 1, 2], [2, 2, 0]]), num_sources=3)
+        >>> y = spmm_shared(operator, torch.ones(3, 1), torch.tensor([1]), torch.tensor([0]), batch_size=2)
+        >>> y.squeeze(-1)
+        tensor([[1., 1.],
+                [0., 0.],
+                [1., 2.]])
+    """
+    if x.dim() != 2:
+        raise StrategyError(f"x must be [num_sources, channels], not {list(x.shape)}; use spmm for a batch.")
+    if perturbation_indices.shape != perturbation_indices_batch.shape or perturbation_indices.dim() != 1:
+        raise StrategyError("perturbation_indices and perturbation_indices_batch must be two lists of one length.")
+    check_operands(operator, x.unsqueeze(1).expand(-1, batch_size, -1), None, scale_out)
+    x = autocast_input(x)
+    y: Tensor = _shared_sum(
+        *operator.by_destination[:4],
+        *operator.by_source[:4],
+        x,
+        perturbation_indices,
+        perturbation_indices_batch,
+        batch_size,
+        None if scale_out is None else scale_out.flatten(0, -2),
+        mask_in,
+        resolve_backend(backend, x.device),
+    )
+    return relation_axis(operator, y)
+
+
+@torch.library.custom_op("knockgraph::shared_sum", mutates_args=(), schema=f"({_TABLES}, Tensor x, {_BATCH}) -> Tensor")
+def _shared_sum(
+    ptr: Tensor,
+    index: Tensor,
+    weight: Tensor | None,
+    order: Tensor,
+    ptr_t: Tensor,
+    index_t: Tensor,
+    weight_t: Tensor | None,
+    order_t: Tensor,
+    x: Tensor,
+    genes: Tensor,
+    samples: Tensor,
+    batch_size: int,
+    scale_out: Tensor | None,
+    mask_in: bool,
+    backend: str,
+) -> Tensor:
+    table, transposed = CsrTable(ptr, index, weight, order, 1), CsrTable(ptr_t, index_t, weight_t, order_t, 1)
+    rows = ptr.numel() - 1
+    if index.numel() == 0 or x.numel() == 0 or batch_size == 0:
+        return x.new_zeros(rows, batch_size, x.shape[1])
+    x = x.contiguous()
+    genes, samples, fresh = _sorted_entries(genes, samples, x.shape[0], mask_in)
+    if backend == "triton":
+        from knockgraph.ops import _shared_input_triton
+
+        return _shared_input_triton.shared_sum(table, transposed, x, genes, samples, fresh, batch_size, scale_out)
+    if x.device.type != "cpu":
+        keep = _keep(genes, samples, x.shape[0], batch_size)
+        wide = x.unsqueeze(1).expand(-1, batch_size, -1)
+        return raw_sum(table, wide, keep, scale_out, backend)
+    dtype = accumulator(x.dtype)
+    base = raw_sum(table, x.unsqueeze(1).to(dtype), None, None, backend)
+    y = base.repeat(1, batch_size, 1)
+    row, sample, gene, factor = _touched(transposed, genes[fresh], samples[fresh], dtype)
+    y.view(-1, x.shape[1]).index_add_(0, row * batch_size + sample, x[gene].to(dtype) * factor, alpha=-1)
+    _scale_rows_(y, scale_out)
+    return y.to(x.dtype)
+
+
+@_shared_sum.register_fake
+def _(ptr: Tensor, *rest: Any) -> Tensor:
+    x: Tensor = rest[7]
+    return x.new_empty(ptr.shape[0] - 1, rest[10], x.shape[1])
+
+
+@torch.library.custom_op(
+    "knockgraph::shared_sum_grad", mutates_args=(), schema=f"({_TABLES}, Tensor grad, {_BATCH}) -> Tensor"
+)
+def _shared_sum_grad(
+    ptr: Tensor,
+    index: Tensor,
+    weight: Tensor | None,
+    order: Tensor,
+    ptr_t: Tensor,
+    index_t: Tensor,
+    weight_t: Tensor | None,
+    order_t: Tensor,
+    grad: Tensor,
+    genes: Tensor,
+    samples: Tensor,
+    batch_size: int,
+    scale_out: Tensor | None,
+    mask_in: bool,
+    backend: str,
+) -> Tensor:
+    transposed = CsrTable(ptr_t, index_t, weight_t, order_t, 1)
+    num_genes = ptr_t.numel() - 1
+    if index.numel() == 0 or grad.numel() == 0:
+        return grad.new_zeros(num_genes, grad.shape[2])
+    grad = grad.contiguous()
+    genes, samples, fresh = _sorted_entries(genes, samples, num_genes, mask_in)
+    if backend == "triton":
+        from knockgraph.ops import _shared_input_triton
+
+        return _shared_input_triton.shared_sum_grad(transposed, grad, genes, samples, fresh, scale_out)
+    dtype = accumulator(grad.dtype)
+    if grad.device.type != "cpu":
+        keep = _keep(genes, samples, num_genes, batch_size)
+        return raw_sum(transposed, grad, scale_out, keep, backend).sum(1, dtype=dtype).to(grad.dtype)
+    grad_sum = grad.to(dtype, copy=True)
+    _scale_rows_(grad_sum, scale_out)
+    out = raw_sum(transposed, grad_sum.sum(1, keepdim=True), None, None, backend).squeeze(1)
+    row, sample, gene, factor = _touched(transposed, genes[fresh], samples[fresh], dtype)
+    return out.index_add_(0, gene, grad_sum[row, sample] * factor, alpha=-1).to(grad.dtype)
+
+
+@_shared_sum_grad.register_fake
+def _(
+    ptr: Tensor,
+    index: Tensor,
+    weight: Tensor | None,
+    order: Tensor,
+    ptr_t: Tensor,
+    index_t: Tensor,
+    weight_t: Tensor | None,
+    order_t: Tensor,
+    grad: Tensor,
+    *_: Any,
+) -> Tensor:
+    return grad.new_empty(ptr_t.shape[0] - 1, grad.shape[2])
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    genes, samples, batch_size, scale_out, mask_in, backend = inputs[9:15]
+    ctx.save_for_backward(*inputs[0:8], genes, samples, scale_out)
+    ctx.options = (mask_in, backend)
+    ctx.batch_size = batch_size
+
+
+def _saved(ctx: Any, operand: Tensor) -> tuple[Any, ...]:
+    *tables, genes, samples, scale_out = ctx.saved_tensors
+    return (*tables, operand, genes, samples, ctx.batch_size, scale_out, *ctx.options)
+
+
+def _only(grad: Tensor | None) -> tuple[Any, ...]:
+    return (*[None] * 8, grad, *[None] * 6)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    return _only(_shared_sum_grad(*_saved(ctx, grad)) if ctx.needs_input_grad[8] else None)
+
+
+def _backward_of_grad(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    return _only(_shared_sum(*_saved(ctx, grad)) if ctx.needs_input_grad[8] else None)
+
+
+# Each is linear, and the other is its transpose.
+_shared_sum.register_autograd(_backward, setup_context=_setup_context)
+_shared_sum_grad.register_autograd(_backward_of_grad, setup_context=_setup_context)
+
+
+def _sorted_entries(genes: Tensor, samples: Tensor, num_genes: int, mask_in: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Deleted genes by sample, and whether each is the first of its kind: of fixed length, so nothing is waited for."""
+    if not mask_in:
+        genes, samples = genes[:0], samples[:0]
+    key = (samples * num_genes + genes).sort().values
+    fresh = torch.ones_like(key, dtype=torch.bool)
+    fresh[1:] = key[1:] != key[:-1]
+    return key % num_genes, key // num_genes, fresh
+
+
+def _touched(
+    transposed: CsrTable, genes: Tensor, samples: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Row, sample, deleted gene and weight [.., 1] of every edge that a deleted gene sends along."""
+    start = transposed.ptr[genes].long()
+    length = transposed.ptr[genes + 1].long() - start
+    entry = torch.repeat_interleave(length)
+    position = torch.arange(entry.numel()) - (length.cumsum(0) - length)[entry] + start[entry]
+    factor = torch.ones((), dtype=dtype)
+    if transposed.weight is not None:
+        factor = transposed.weight[position].to(dtype).unsqueeze(-1)
+    return transposed.indices[position].long(), samples[entry], genes[entry], factor
+
+
+def _keep(genes: Tensor, samples: Tensor, num_genes: int, batch_size: int) -> Tensor:
+    keep = torch.ones(num_genes * batch_size, dtype=torch.bool, device=genes.device)
+    return keep.index_fill_(0, genes * batch_size + samples, False).view(num_genes, batch_size)
+
+
+def _scale_rows_(y: Tensor, scale: Tensor | None) -> None:
+    if scale is not None:
+        _spmm_cpu.scale_(y.view(-1, scale.shape[0], *y.shape[1:]), scale)

@@ -1,0 +1,98 @@
+"""The strategy benchmark as a table and as a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from knockgraph.report.page import figure, numbers, page, table
+from knockgraph.report.plots import stacked_bars
+
+HEADINGS = (
+    "strategy",
+    "collate ms",
+    "moved MB",
+    "transfer ms",
+    "masks ms",
+    "forward ms",
+    "backward ms",
+    "layer vs lazy-mask",
+    "samples/s",
+    "tables MB",
+    "peak GB",
+    "host syncs",
+)
+
+
+def rows(report: dict[str, Any]) -> list[list[str]]:
+    """One row of text per strategy, under :data:`HEADINGS`."""
+    shown = []
+    for r in report["results"]:
+        if "skipped" in r:
+            shown.append([r["name"], f"skipped: {r['skipped']}"])
+            continue
+        milliseconds = {key: f"{1e3 * r[key]:,.2f}" for key in r if key.endswith("_s") and key != "samples_per_s"}
+        relative = r.get("layer_relative_to_lazy_mask")
+        shown.append(
+            [
+                r["name"] + ("" if r["exact"] else " (approximate)"),
+                milliseconds["collate_s"],
+                f"{r['bytes_moved'] / 1e6:,.3f}",
+                milliseconds["transfer_s"],
+                milliseconds["masks_s"],
+                milliseconds["forward_s"],
+                milliseconds["backward_s"],
+                "–" if relative is None else f"{relative:,.1f}×",
+                f"{r['samples_per_s']:,.0f}",
+                f"{r['memory']['device tables'] / 1e6:,.1f}",
+                f"{r['peak_bytes'] / 1e9:,.2f}",
+                "–" if r["host_syncs"] is None else str(r["host_syncs"]),
+            ]
+        )
+    return shown
+
+
+def conditions(report: dict[str, Any]) -> str:
+    """What was measured, in one sentence."""
+    c, machine = report["conditions"], report["machine"]
+    place = machine["cuda_devices"][0] if c["device"] == "cuda" else f"{machine['cores']} CPU cores"
+    return (
+        f"{c['genes']:,} genes, {c['relations']} relations, {c['edges']:,} edges; batch {c['batch']}"
+        f"{' (the wild type included)' if c['wild_type_included'] else ''}, {c['channels']} channels, {c['dtype']}; "
+        f"{place}, torch {machine['torch']}"
+    )
+
+
+def disk(report: dict[str, Any]) -> list[str]:
+    """What the stored strategies would take on disk for a full screen."""
+    return [
+        f"{r['name']}: {r['memory']['disk'] / 1e6:,.1f} MB on disk for this batch, "
+        f"{r['disk_bytes_full_screen_extrapolated'] / 1e9:,.1f} GB for 332,313 experiments (extrapolated)"
+        for r in report["results"]
+        if "disk_bytes_full_screen_extrapolated" in r
+    ]
+
+
+def picture(report: dict[str, Any]) -> str:
+    """Bars of the layer's time, logarithmic; SVG text."""
+    bars = {
+        r["name"]: {"layer": 1e3 * (r["masks_s"] + r["forward_s"] + r["backward_s"])}
+        for r in report["results"]
+        if "skipped" not in r
+    }
+    return stacked_bars(bars, "milliseconds (logarithmic)", "Masks, forward and backward of one layer", log=True)
+
+
+def html(report: dict[str, Any]) -> str:
+    """The self-contained page."""
+    measured = [row for row in rows(report) if len(row) == len(HEADINGS)]
+    skipped = "".join(f"<p>{row[0]}: {row[1]}</p>" for row in rows(report) if len(row) != len(HEADINGS))
+    notes = "".join(f"<p>{line}</p>" for line in disk(report))
+    return page(
+        "Strategies side by side",
+        conditions(report),
+        [
+            ("Time of one layer", figure(picture(report)) + numbers("the numbers", report["results"])),
+            ("Table", table(HEADINGS, measured) + skipped + notes),
+            ("Conditions", numbers("all conditions", {**report["conditions"], **report["machine"]})),
+        ],
+    )

@@ -1,0 +1,261 @@
+"""A screen bound to a cell graph: flat tensors, ready for the loader, on any device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from knockgraph.errors import GeneListMismatchError, LabelError, ScreenError, SplitError
+from knockgraph.screen import ragged
+from knockgraph.screen.batch import PerturbationBatch
+from knockgraph.screen.ragged import Ints
+
+if TYPE_CHECKING:
+    from knockgraph.graph import CellGraph
+    from knockgraph.screen.screen import Screen
+
+
+@dataclass(frozen=True)
+class BindReport:
+    """What binding left out, and why."""
+
+    experiments: int  #: in the screen
+    bound: int  #: kept
+    unknown_genes: tuple[str, ...] = ()  #: names that the graph does not have (or that mean two of its genes)
+    with_unknown_genes: int = 0  #: experiments dropped for such a name
+    without_label: int = 0  #: further experiments dropped for a missing phenotype
+
+
+@dataclass(frozen=True, eq=False)
+class BoundScreen:
+    """Experiments as flat tensors over the genes of one cell graph.
+
+    Attributes:
+        indices: int32 ``[total]`` deleted genes, ascending within each experiment.
+        ptr: int64 ``[experiments + 1]``.
+        experiment: int64 ``[experiments]``, row numbers in the screen.
+        values: float32 ``[experiments, phenotypes]``.
+        stat_values: float32 ``[experiments, statistics]``.
+        phenotype_types: Names of the columns of ``values``.
+        phenotype_stat_types: Names of the columns of ``stat_values``, ``PHENOTYPE.STATISTIC``.
+        num_genes: Genes of the graph.
+        gene_list_hash: The graph's gene list; another graph is refused.
+        report: What was left out.
+    """
+
+    indices: Tensor
+    ptr: Tensor
+    experiment: Tensor
+    values: Tensor
+    stat_values: Tensor
+    phenotype_types: tuple[str, ...]
+    phenotype_stat_types: tuple[str, ...]
+    num_genes: int
+    gene_list_hash: str
+    report: BindReport
+    host_ptr: Ints = field(repr=False)  # slicing needs offsets on the host even when everything else is on the GPU
+
+    def __len__(self) -> int:
+        return len(self.host_ptr) - 1
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.indices.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(t.nbytes for t in (self.indices, self.ptr, self.experiment, self.values, self.stat_values))
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of gene list, genotypes and labels: what a saved loader position remembers."""
+        h = hashlib.sha256(self.gene_list_hash.encode())
+        for t in (self.indices, self.ptr, self.experiment, self.values):
+            h.update(t.cpu().contiguous().numpy().data)
+        return h.hexdigest()
+
+    def to(self, device: torch.device | str) -> BoundScreen:
+        """The same experiments, resident on ``device``."""
+        names = ("indices", "ptr", "experiment", "values", "stat_values")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    def check(self, graph: CellGraph) -> None:
+        """Refuse a graph with another gene list."""
+        if graph.gene_list_hash != self.gene_list_hash:
+            raise GeneListMismatchError(
+                f"this screen was bound to another gene list ({self.num_genes} genes, hash {self.gene_list_hash[:12]}) "
+                f"than the graph has ({graph.num_genes} genes, hash {graph.gene_list_hash[:12]}); "
+                "bind the screen to this graph with screen.bind(graph)"
+            )
+
+    def locate(self, experiments: Ints, what: str = "these experiments") -> Ints:
+        """Positions of the screen's rows ``experiments``; rows that binding dropped are left out.
+
+        Raises:
+            SplitError: If none is left.
+        """
+        rows = self.experiment.cpu().numpy()
+        where = np.searchsorted(rows, experiments)
+        here = np.isin(experiments, rows)
+        if not bool(here.any()):
+            raise SplitError(
+                f"none of the {len(experiments)} rows of {what} is left after binding; "
+                "check the unknown-gene and missing-label report of this screen"
+            )
+        found: Ints = where[here]
+        return found
+
+    def batch(self, rows: Ints | Sequence[int]) -> PerturbationBatch:
+        """The experiments at positions ``rows`` as one batch."""
+        return self.batches(np.asarray(rows, dtype=np.int64), max(len(rows), 1))[0]
+
+    def batches(self, rows: Ints, batch_size: int, step_size: int = -1) -> list[PerturbationBatch]:
+        """The experiments at ``rows``, cut into batches of ``batch_size`` (the last may be shorter).
+
+        One gather serves them all; each batch is a handful of views. Nothing synchronises with the device: the sizes
+        come from the host's copy of the pointer, and both were checked when the screen was bound.
+        """
+        n = len(rows)
+        # Sizes are needed on the host to cut the tensors; everything else happens where the screen lives.
+        cut = np.append(np.arange(0, max(n, 1), batch_size), n)
+        edge = np.append(0, np.cumsum(self.host_ptr[rows + 1] - self.host_ptr[rows]))
+        total = int(edge[-1])
+        lengths, sizes = np.diff(edge[cut]).tolist(), np.diff(cut).tolist()
+
+        at = _upload(rows, self.device)
+        start = self.ptr[at]
+        count = self.ptr[at + 1] - start
+        ptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
+        shift = torch.repeat_interleave(start - ptr[:-1], count, output_size=total)
+        entry = torch.arange(total, device=self.device) + shift
+        local = torch.arange(n, device=self.device) % batch_size
+        parts = zip(
+            torch.split(self.indices[entry].long(), lengths),
+            _cut_pointer(ptr, batch_size),
+            torch.split(torch.repeat_interleave(local, count, output_size=total), lengths),
+            torch.split(self.experiment[at], sizes),
+            torch.split(self.values[at], sizes),
+            torch.split(self.stat_values[at], sizes),
+            strict=True,
+        )
+        return [
+            PerturbationBatch(
+                indices,
+                pointer,
+                sample,
+                self.num_genes,
+                experiment,
+                values,
+                stats,
+                step_size,
+                False,
+                self.gene_list_hash,
+            )
+            for indices, pointer, sample, experiment, values, stats in parts
+        ]
+
+
+def _upload(rows: Ints, device: torch.device) -> Tensor:
+    at = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
+    # Only page-locked memory is copied without waiting for the device.
+    return at.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else at
+
+
+def _float32(values: npt.NDArray[np.float64], rows: Ints, names: Sequence[str]) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    infinite = np.isinf(single)
+    if bool(infinite.any()):
+        row, column = np.argwhere(infinite)[0].tolist()
+        raise LabelError(
+            f"{names[column]} of experiment {rows[row]} is {values[row, column]:g}, which float32 cannot hold; "
+            "rescale the column or mark the value as NaN"
+        )
+    return single
+
+
+def _cut_pointer(ptr: Tensor, batch_size: int) -> list[Tensor]:
+    """The pointer of each batch, starting at 0; a batch of ``s`` samples has ``s + 1`` entries."""
+    full, rest = divmod(len(ptr) - 1, batch_size)
+    pointers: list[Tensor] = []
+    if full:
+        windows = ptr[: full * batch_size + 1].unfold(0, batch_size + 1, batch_size)
+        pointers.extend((windows - windows[:, :1]).unbind(0))
+    if rest or not full:
+        tail = ptr[full * batch_size :]
+        pointers.append(tail - tail[:1])
+    return pointers
+
+
+def bind(
+    screen: Screen,
+    graph: CellGraph,
+    phenotypes: str | Sequence[str] | None = None,
+    unknown: Literal["error", "drop"] = "error",
+    missing: Literal["error", "drop"] = "error",
+) -> BoundScreen:
+    """See :meth:`Screen.bind`."""
+    for option, value in (("unknown", unknown), ("missing", missing)):
+        if value not in ("error", "drop"):
+            raise ScreenError(f"{option}={value!r} is not a policy: use 'error' or 'drop'")
+    chosen = [phenotypes] if isinstance(phenotypes, str) else list(phenotypes or screen.phenotypes)
+    absent = [name for name in chosen if name not in screen.phenotypes]
+    if absent:
+        raise ScreenError(f"the screen has no phenotype {absent[0]!r}; it has {', '.join(screen.phenotypes)}")
+
+    names = screen.genotypes.names
+    found = [graph.genes.find(name) for name in names]
+    bad = {name: hits for name, hits in zip(names, found, strict=True) if len(hits) != 1}
+    if bad and unknown == "error":
+        raise graph.genes.unknown(bad)
+    row = np.array([hits[0] if len(hits) == 1 else -1 for hits in found], dtype=np.int32)
+    gene = row[screen.genotypes.codes] if len(names) else np.empty(0, dtype=np.int32)
+    # An experiment with an unknown gene goes as a whole: without that gene it would be another genotype.
+    resolved = np.ones(len(screen), dtype=bool)
+    resolved[ragged.row_of_entry(screen.genotypes.ptr)[gene < 0]] = False
+    values = np.stack([screen.phenotypes[name] for name in chosen], 1)
+    labelled: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).any(1))
+    if missing == "error" and not bool(labelled[resolved].all()):
+        n = int((~labelled[resolved]).sum())
+        first = int(np.flatnonzero(resolved & ~labelled)[0])
+        raise LabelError(
+            f"{n} of {int(resolved.sum())} experiments have no value for {' and '.join(chosen)} (the first is "
+            f"experiment {first}); drop them with missing='drop' or choose another phenotype"
+        )
+    kept = np.flatnonzero(resolved & labelled)
+    if len(kept) == 0 and len(screen):
+        raise ScreenError(
+            f"nothing is left of {len(screen)} experiments: {int((~resolved).sum())} name an unknown gene, "
+            f"{int((~labelled).sum())} have no value for {' and '.join(chosen)}"
+        )
+    flat, ptr = ragged.positions(screen.genotypes.ptr, kept)
+    indices, ptr = ragged.as_sets(gene[flat], ptr, graph.num_genes)  # two names may mean the same gene
+    stats = {
+        f"{name}.{kind}": column[kept] for name in chosen for kind, column in screen.statistics.get(name, {}).items()
+    }
+    stat_values = np.stack(list(stats.values()), 1) if stats else np.empty((len(kept), 0))
+    return BoundScreen(
+        indices=torch.from_numpy(indices.astype(np.int32, copy=False)),
+        ptr=torch.from_numpy(ptr),
+        experiment=torch.from_numpy(kept.astype(np.int64)),
+        values=torch.from_numpy(_float32(values[kept], kept, chosen)),
+        stat_values=torch.from_numpy(_float32(stat_values, kept, list(stats))),
+        phenotype_types=tuple(chosen),
+        phenotype_stat_types=tuple(stats),
+        num_genes=graph.num_genes,
+        gene_list_hash=graph.gene_list_hash,
+        report=BindReport(
+            len(screen), len(kept), tuple(bad), int((~resolved).sum()), int((resolved & ~labelled).sum())
+        ),
+        host_ptr=ptr,
+    )

@@ -1,0 +1,107 @@
+"""Genotypes: which genes each experiment deletes, by name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from knockgraph.errors import ScreenError
+from knockgraph.screen import ragged
+from knockgraph.screen.ragged import Ints
+
+
+class Genotypes:
+    """Sets of deleted genes, one per experiment, as codes into a list of names. An empty set is the wild type.
+
+    The form is canonical: names ascending and only those used, codes ascending in each genotype. The same genotypes
+    therefore always have the same arrays and the same hash.
+
+    Args:
+        names: The gene names that the codes refer to, unique.
+        codes: Integers below ``len(names)``, the genotypes one after another; a gene repeated in one genotype
+            counts once.
+        ptr: ``[experiments + 1]``, where each genotype starts.
+    """
+
+    def __init__(self, names: Sequence[str], codes: Ints, ptr: Ints) -> None:
+        self.names: tuple[str, ...] = tuple(names)
+        codes, ptr = np.asarray(codes), np.asarray(ptr)
+        if len(set(self.names)) != len(self.names):
+            raise ScreenError("the gene names of a screen must be unique")
+        if ptr.ndim != 1 or len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(codes) or bool((np.diff(ptr) < 0).any()):
+            raise ScreenError(f"ptr must start at 0, never fall and end at the number of codes ({len(codes)})")
+        if len(codes) and not (codes.min() >= 0 and codes.max() < len(self.names)):
+            raise ScreenError(f"genotype codes must lie in 0 … {len(self.names) - 1}")
+        self.names, codes = ragged.canonical_names(self.names, codes)
+        codes, self.ptr = ragged.as_sets(codes, ptr, len(self.names))
+        self.codes: npt.NDArray[np.int32] = codes.astype(np.int32, copy=False)
+
+    @staticmethod
+    def from_lists(genotypes: Iterable[Iterable[str]]) -> Genotypes:
+        """From gene names per experiment.
+
+        >>> list(Genotypes.from_lists([["b", "a", "b"], []]))
+        [('a', 'b'), ()]
+        """
+        flat: list[str] = []
+        ptr = [0]
+        for row, genotype in enumerate(genotypes):
+            if genotype is None or isinstance(genotype, str):
+                fix = "an empty list means the wild type" if genotype is None else "a single gene is a list of one name"
+                raise ScreenError(f"the genotype of experiment {row} is {genotype!r}; give a list of gene names, {fix}")
+            genes = list(genotype)
+            if not all(isinstance(gene, str) for gene in genes):
+                raise ScreenError(f"the genotype of experiment {row} is {genes!r}; every gene needs a name, as text")
+            flat.extend(genes)
+            ptr.append(len(flat))
+        names = sorted(set(flat))
+        code = {name: i for i, name in enumerate(names)}
+        codes = np.fromiter((code[name] for name in flat), dtype=np.int32, count=len(flat))
+        return Genotypes(names, codes, np.array(ptr))
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __getitem__(self, row: int) -> tuple[str, ...]:
+        row = range(len(self))[row]  # counts from the end if negative, IndexError beyond either end
+        return tuple(self.names[c] for c in self.codes[self.ptr[row] : self.ptr[row + 1]])
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def size(self) -> npt.NDArray[np.int64]:
+        """Deleted genes per experiment, ``[experiments]``."""
+        return np.diff(self.ptr)
+
+    def take(self, rows: Ints) -> Genotypes:
+        """The genotypes of ``rows``, in that order."""
+        flat, ptr = ragged.positions(self.ptr, rows)
+        return Genotypes(self.names, self.codes[flat], ptr)
+
+    @cached_property
+    def group(self) -> npt.NDArray[np.int64]:
+        """A number per experiment, equal exactly where the genotypes are the same set of genes."""
+        return ragged.same_set(self.codes, self.ptr, max(len(self.names), 1))
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of all genotypes in their order: what a split remembers of its screen."""
+        h = hashlib.sha256(json.dumps(self.names).encode())
+        h.update(np.ascontiguousarray(self.codes).tobytes())
+        h.update(self.ptr.tobytes())
+        return h.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Genotypes) and self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __repr__(self) -> str:
+        return f"Genotypes({len(self)} experiments, {len(self.names)} genes)"

@@ -1,0 +1,258 @@
+"""Splits: which experiments train, validate and test, checked for emptiness and leakage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from knockgraph.container import read_container, write_container
+from knockgraph.errors import FileFormatError, SplitError
+from knockgraph.screen import ragged
+from knockgraph.screen.genotypes import Genotypes
+from knockgraph.screen.ragged import Ints
+from knockgraph.screen.screen import Screen
+
+FORMAT = "knockgraph.split"
+VERSION = 1
+PARTS = ("train", "val", "test")
+DEFAULT_FRACTIONS = (0.8, 0.1, 0.1)
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Row numbers of a screen, by part.
+
+    Attributes:
+        parts: Part name → ascending row numbers of the screen.
+        about: How the split was made: kind, seed, options; JSON-safe.
+        genotypes_hash: The genotypes that the row numbers refer to; another screen is refused.
+        held_out: Part name → genes that appear in no training genotype (unseen-gene splits).
+    """
+
+    parts: Mapping[str, Rows]
+    about: Mapping[str, Any]
+    genotypes_hash: str
+    held_out: Mapping[str, tuple[str, ...]]
+
+    def __getitem__(self, part: str) -> Rows:
+        if part not in self.parts:
+            raise SplitError(f"this split has no part {part!r}; it has {', '.join(self.parts)}")
+        return self.parts[part]
+
+    @property
+    def num_experiments(self) -> int:
+        """Experiments over all parts."""
+        return sum(map(len, self.parts.values()))
+
+    def check(self, screen: Screen) -> None:
+        """Refuse a screen with other genotypes."""
+        if screen.genotypes.hash != self.genotypes_hash:
+            raise SplitError(
+                "this split was made for another screen (its genotypes differ); make it anew with "
+                "'knockgraph screen split'"
+            )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the split to one file, atomically."""
+        document = {
+            "parts": list(self.parts),
+            "about": dict(self.about),
+            "genotypes_hash": self.genotypes_hash,
+            "held_out": {part: list(genes) for part, genes in self.held_out.items()},
+        }
+        tensors = {part: torch.from_numpy(rows) for part, rows in self.parts.items()}
+        write_container(path, FORMAT, VERSION, document, tensors)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], screen: Screen | None = None) -> Split:
+        """Read a split; with ``screen`` it is checked that the split was made for it."""
+        contents = read_container(path, FORMAT, range(1, VERSION + 1), lambda part: f"part {part!r}")
+        document = contents.document
+        try:
+            split = Split(
+                {part: contents.tensors[part].numpy() for part in document["parts"]},
+                dict(document["about"]),
+                document["genotypes_hash"],
+                {part: tuple(genes) for part, genes in document["held_out"].items()},
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{os.fspath(path)} does not describe a valid split: {error}") from error
+        if screen is not None:
+            split.check(screen)
+        return split
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{part} {len(rows)}" for part, rows in self.parts.items())
+        return f"Split({self.about.get('kind')}: {sizes})"
+
+
+def random(
+    screen: Screen, fractions: Sequence[float] = DEFAULT_FRACTIONS, seed: int = 0, subset: int | None = None
+) -> Split:
+    """Experiments at random. Refused if a genotype was measured twice and would stand in two parts."""
+    rows = _subset(screen, subset, seed)
+    order = _random(seed, "split").permutation(rows)
+    return _split(screen, _cut(order, fractions), _about("random", seed, subset, fractions=list(fractions)))
+
+
+def by_genotype(
+    screen: Screen, fractions: Sequence[float] = DEFAULT_FRACTIONS, seed: int = 0, subset: int | None = None
+) -> Split:
+    """Genotypes at random: all experiments of one genotype stand in one part."""
+    rows = _subset(screen, subset, seed)
+    _, group = np.unique(screen.genotypes.group[rows], return_inverse=True)
+    num_groups = int(group.max(initial=-1)) + 1
+    part = np.empty(num_groups, dtype=np.int64)
+    for number, groups in enumerate(_cut(_random(seed, "split").permutation(num_groups), fractions).values()):
+        part[groups] = number
+    parts = {name: rows[part[group] == number] for number, name in enumerate(PARTS)}
+    return _split(screen, parts, _about("genotype", seed, subset, fractions=list(fractions)))
+
+
+def unseen_genes(
+    screen: Screen,
+    unseen: Literal["one", "any", "all"] = "one",
+    fraction: float = 0.1,
+    seed: int = 0,
+    subset: int | None = None,
+) -> Split:
+    """Genes at random: those held out appear in no training genotype.
+
+    Two disjoint sets of genes are held out, one for ``val`` and one for ``test``. A genotype trains if it has none of
+    them. It tests (validates) if, of its genes, exactly one (``one``; DANGO's gene split 1), at least one (``any``) or
+    all (``all``; DANGO's gene split 2) are held out for ``test`` (``val``) and none is held out for the other. The
+    remaining experiments are left out and counted in ``about["left_out"]``.
+
+    Args:
+        screen: The experiments.
+        unseen: How many genes of a test genotype are unseen.
+        fraction: Share of the genes held out for each of ``val`` and ``test``.
+        seed: Of the draw.
+        subset: Use only that many experiments, drawn at random.
+    """
+    if unseen not in ("one", "any", "all"):
+        raise SplitError(f"unseen={unseen!r} is not known: use one, any or all")
+    rows = _subset(screen, subset, seed)
+    genotypes = screen.genotypes.take(rows)
+    num_genes = len(genotypes.names)
+    held = round(num_genes * fraction)
+    if held < 1 or 2 * held >= num_genes:
+        raise SplitError(f"fraction={fraction} holds out {held} of {num_genes} genes twice; choose another fraction")
+    drawn = _random(seed, "genes").permutation(num_genes)
+    genes = {"val": np.sort(drawn[:held]), "test": np.sort(drawn[held : 2 * held])}
+    count = {}
+    for part, codes in genes.items():
+        mark = np.zeros(num_genes + 1, dtype=np.int64)
+        mark[codes] = 1
+        count[part] = _per_row_sum(mark[genotypes.codes], genotypes.ptr)
+    size = genotypes.size
+    matches: dict[str, Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]] = {
+        "one": lambda c: c == 1,
+        "any": lambda c: c >= 1,
+        "all": lambda c: (c == size) & (size > 0),
+    }
+    parts = {
+        "train": rows[(count["val"] == 0) & (count["test"] == 0)],
+        "val": rows[matches[unseen](count["val"]) & (count["test"] == 0)],
+        "test": rows[matches[unseen](count["test"]) & (count["val"] == 0)],
+    }
+    names = {part: tuple(genotypes.names[c] for c in codes) for part, codes in genes.items()}
+    about = _about("unseen-genes", seed, subset, unseen=unseen, fraction=fraction)
+    return _split(screen, parts, about, names)
+
+
+def k_fold(screen: Screen, folds: int = 5, fold: int = 0, seed: int = 0, subset: int | None = None) -> Split:
+    """Fold ``fold`` of ``folds`` tests, the next one validates, the others train; genotypes stay together."""
+    if folds < 3:
+        raise SplitError(f"folds={folds}, but train, val and test need at least 3")
+    if not 0 <= fold < folds:
+        raise SplitError(f"fold={fold} does not exist among {folds} folds (0 … {folds - 1})")
+    rows = _subset(screen, subset, seed)
+    _, group = np.unique(screen.genotypes.group[rows], return_inverse=True)
+    num_groups = int(group.max(initial=-1)) + 1
+    of_group = np.empty(num_groups, dtype=np.int64)
+    of_group[_random(seed, "split").permutation(num_groups)] = np.arange(num_groups) % folds
+    number = of_group[group]
+    test, val = number == fold, number == (fold + 1) % folds
+    parts = {"train": rows[~test & ~val], "val": rows[val], "test": rows[test]}
+    return _split(screen, parts, _about("k-fold", seed, subset, folds=folds, fold=fold))
+
+
+def _split(
+    screen: Screen, parts: dict[str, Rows], about: dict[str, Any], held_out: dict[str, tuple[str, ...]] | None = None
+) -> Split:
+    """The checked split."""
+    empty = [part for part in PARTS if len(parts[part]) == 0]
+    if empty:
+        sizes = ", ".join(f"{part} {len(rows)}" for part, rows in parts.items())
+        raise SplitError(
+            f"the {about['kind']} split leaves {' and '.join(empty)} empty ({sizes} of {len(screen)} experiments); "
+            "use more experiments or other fractions"
+        )
+    about["left_out"] = len(screen) - sum(map(len, parts.values()))
+    split = Split(
+        {part: np.sort(parts[part]).astype(np.int64) for part in PARTS}, about, screen.genotypes.hash, held_out or {}
+    )
+    leakage(split, screen.genotypes)
+    return split
+
+
+def leakage(split: Split, genotypes: Genotypes) -> None:
+    """Raise :class:`SplitError` if a genotype stands in two parts or a held-out gene in training."""
+    part_of = np.full(len(genotypes), -1)
+    for number, rows in enumerate(split.parts.values()):
+        if bool((part_of[rows] >= 0).any()):
+            raise SplitError("an experiment stands in two parts of the split")
+        part_of[rows] = number
+    used = np.flatnonzero(part_of >= 0)
+    group, part = genotypes.group[used], part_of[used]
+    order = np.lexsort((part, group))
+    group, part = group[order], part[order]
+    leaking = (group[1:] == group[:-1]) & (part[1:] != part[:-1])
+    if bool(leaking.any()):
+        n = len(np.unique(group[1:][leaking]))
+        example = "+".join(genotypes[int(used[order][1:][leaking][0])]) or "the wild type"
+        raise SplitError(
+            f"{n} genotypes would stand in more than one part (for instance {example}); "
+            "split by genotype, or merge duplicated genotypes first"
+        )
+    training = set(genotypes.take(split.parts["train"]).names)
+    for held, genes in split.held_out.items():
+        if training & set(genes):
+            raise SplitError(f"genes held out for {held} appear in training genotypes")
+
+
+def _about(kind: str, seed: int, subset: int | None, **options: Any) -> dict[str, Any]:
+    return {"kind": kind, "seed": seed, "subset": subset, **options}
+
+
+def _random(seed: int, purpose: str) -> np.random.Generator:
+    """Independent streams for independent draws, so that a subset does not correlate with the split of it."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed % 2**64, *purpose.encode()])))
+
+
+def _subset(screen: Screen, subset: int | None, seed: int) -> Rows:
+    if subset is None:
+        return np.arange(len(screen))
+    if not 1 <= subset <= len(screen):
+        raise SplitError(f"subset={subset}, but the screen has {len(screen)} experiments")
+    return np.sort(_random(seed, "subset").permutation(len(screen))[:subset])
+
+
+def _cut(order: Rows, fractions: Sequence[float]) -> dict[str, Rows]:
+    if len(fractions) != 3 or min(fractions) < 0 or not abs(sum(fractions) - 1) <= 1e-6:
+        raise SplitError(f"fractions {list(fractions)} must be three numbers ≥ 0 (train, val, test) that sum to 1")
+    edge = np.round(np.cumsum([0, *fractions]) * len(order)).astype(int)
+    return {part: order[edge[k] : edge[k + 1]] for k, part in enumerate(PARTS)}
+
+
+def _per_row_sum(values: Ints, ptr: Ints) -> npt.NDArray[np.int64]:
+    return np.bincount(ragged.row_of_entry(ptr), weights=values, minlength=len(ptr) - 1).astype(np.int64)

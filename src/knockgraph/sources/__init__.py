@@ -1,0 +1,1 @@
+"""Where cell graphs and screens come from: one file per source."""

@@ -1,0 +1,216 @@
+"""Your own data: genes, edges and genotypes as plain tables (CSV, TSV or Parquet, ``.gz`` too).
+
+A folder for a cell graph::
+
+    genes.csv              gene,standard,aliases        (the last two are optional; aliases separated by |)
+    relations/NAME.csv     source,target[,weight]       directed edges
+                           gene_a,gene_b[,weight]       undirected: both directions are added
+
+A table for a screen::
+
+    genotype,PHENOTYPE,…,PHENOTYPE.STATISTIC,…,source
+    YAL001C+YBR002C,-0.12                               genes separated by +
+    WT,0.0                                              the wild type; a blank cell is an error
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from knockgraph.errors import FileFormatError, GraphError, ScreenError, UnknownGeneError
+from knockgraph.graph import CellGraph, GeneNames
+from knockgraph.screen import Genotypes, Screen
+from knockgraph.screen.parquet import encoded
+from knockgraph.screen.parquet import genotypes as list_genotypes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet")
+WILD_TYPE = "WT"
+# Names stay as they are written: a gene called 007 is not the number 7, one called NA is not missing.
+_TEXT = ("gene", "standard", "aliases", "source", "target", "gene_a", "gene_b", "genotype")
+
+
+def read_graph(directory: Path) -> CellGraph:
+    """The cell graph of a folder laid out as above."""
+    genes_file = _find(directory, "genes")
+    genes = _genes(genes_file)
+    folder = directory / "relations"
+    files = sorted(f for f in folder.iterdir() if f.name.endswith(SUFFIXES)) if folder.is_dir() else []
+    if not files:
+        raise FileFormatError(
+            f"{folder} holds no relation; put one table per relation there, e.g. relations/physical.csv"
+        )
+    named: dict[str, Path] = {}
+    for file in files:
+        other = named.setdefault(_stem(file), file)
+        if other != file:
+            raise FileFormatError(f"{other} and {file} both describe relation {_stem(file)!r}; remove or rename one")
+    return CellGraph(genes, {name: _edges(file, genes) for name, file in named.items()})
+
+
+def read_screen(path: Path) -> Screen:
+    """The screen of a table laid out as above; ``path`` is the file, or a folder that holds ``screen.csv``."""
+    file = _find(path, "screen") if path.is_dir() else path
+    table = read_table(file)
+    if "genotype" not in table.column_names:
+        raise ScreenError(f"{file} has no column 'genotype'; it has {', '.join(table.column_names)}")
+    phenotypes: dict[str, Any] = {}
+    statistics: dict[str, dict[str, Any]] = {}
+    for name in table.column_names:
+        if name in ("genotype", "source"):
+            continue
+        column = _numbers(table, name, file)
+        phenotype, _, kind = name.rpartition(".")
+        if phenotype and phenotype in table.column_names:
+            statistics.setdefault(phenotype, {})[kind] = column
+        else:
+            phenotypes[name] = column
+    if not phenotypes:
+        raise ScreenError(f"{file} has no phenotype; add a numeric column, e.g. 'fitness'")
+    source: Any = (
+        encoded(table.column("source").cast("string").fill_null("")) if "source" in table.column_names else file.name
+    )
+    try:
+        return Screen(_genotypes(table.column("genotype"), file), phenotypes, statistics, source)
+    except ScreenError as error:
+        raise error if str(file) in str(error) else ScreenError(f"{file}: {error}") from error
+
+
+def read_table(file: Path) -> pa.Table:
+    """Any of the accepted kinds of table, with errors that name the file."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    try:
+        if not file.is_file():
+            raise FileFormatError(f"cannot read {file}: there is no such file")
+        if file.name.endswith(".parquet"):
+            table = pq.read_table(file)
+        else:
+            delimiter = "," if ".csv" in file.suffixes else "\t"
+            # Blank cells stay blank text; only numeric columns turn them into missing values.
+            convert = csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(_TEXT, pa.string()))
+            table = csv.read_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter), convert_options=convert)
+        names = table.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise FileFormatError(f"{file} has more than one column {', '.join(map(repr, repeated))}; rename or remove one")
+    return table
+
+
+def _genes(file: Path) -> GeneNames:
+    table = read_table(file)
+    if "gene" not in table.column_names:
+        raise GraphError(f"{file} has no column 'gene'; it has {', '.join(table.column_names)}")
+    names = _texts(table, "gene")
+    empty = [""] * len(names)
+    standard = _texts(table, "standard") if "standard" in table.column_names else empty
+    aliases = _texts(table, "aliases") if "aliases" in table.column_names else empty
+    other = {
+        name: [first, *(a.strip() for a in rest.split("|") if a.strip())]
+        for name, first, rest in zip(names, standard, aliases, strict=True)
+        if first or rest
+    }
+    try:
+        return GeneNames(names, other)
+    except GraphError as error:
+        raise GraphError(f"{file}: {error}") from error
+
+
+def _edges(file: Path, genes: GeneNames) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    table = read_table(file)
+    columns = set(table.column_names)
+    pair = next((p for p in (("source", "target"), ("gene_a", "gene_b")) if columns >= set(p)), None)
+    if pair is None:
+        raise GraphError(f"{file} needs the columns source,target (directed) or gene_a,gene_b (undirected)")
+    (first, first_codes), (second, second_codes) = (
+        encoded(table.column(name).cast("string").fill_null("")) for name in pair
+    )
+    try:
+        rows = genes.index(first + second)
+    except UnknownGeneError as error:
+        raise UnknownGeneError(f"{file}: {error}", error.names) from error
+    source, target = torch.from_numpy(first_codes).long(), torch.from_numpy(second_codes).long() + len(first)
+    edge_index = torch.stack([rows[source], rows[target]])
+    weight = torch.tensor(_numbers(table, "weight", file)).float() if "weight" in columns else None
+    if pair[0] == "gene_a":
+        loop = edge_index[0] == edge_index[1]
+        edge_index = torch.cat([edge_index, edge_index[:, ~loop].flip(0)], 1)
+        weight = None if weight is None else torch.cat([weight, weight[~loop]])
+    return edge_index if weight is None else (edge_index, weight)
+
+
+def _genotypes(column: pa.ChunkedArray, file: Path) -> Genotypes:
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_fixed_size_list(kind) or (_is_list(kind) and pa.types.is_integer(kind.value_type)):
+        column = column.cast(pa.large_list(pa.string()))
+    elif pa.types.is_nested(kind) and not _is_list(kind):
+        raise ScreenError(f"{file}: the column 'genotype' holds {kind}; give texts or lists of texts")
+    if pa.types.is_nested(kind):
+        return list_genotypes(column)
+    texts, codes = encoded(column.cast("string").fill_null(""))
+    blank = [i for i, text in enumerate(texts) if not text.strip()]
+    if blank:
+        row = int(np.flatnonzero(np.isin(codes, blank))[0])
+        raise ScreenError(f"{file}, data row {row + 1}: the genotype is blank; write {WILD_TYPE} for the wild type")
+    sets = [() if text.strip().upper() == WILD_TYPE else tuple(g.strip() for g in text.split("+")) for text in texts]
+    for text, genes in zip(texts, sets, strict=True):
+        if "" in genes:
+            raise ScreenError(f"{file}: the genotype {text!r} has an empty gene name; separate genes with one +")
+    # The distinct genotypes are parsed once; the experiments take their copies.
+    return Genotypes.from_lists(sets).take(codes.astype(np.int64))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _numbers(table: pa.Table, name: str, file: Path) -> np.ndarray[Any, Any]:
+    import pyarrow as pa
+
+    column = table.column(name)
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        values = column.to_pylist()
+        bad = next((v for v in values if isinstance(v, bool) or not _is_number(v)), next(iter(values), ""))
+        raise ScreenError(f"{file}: column {name!r} is not numeric, it holds {bad!r}; correct it or remove the column")
+    return np.asarray(column.cast("float64").to_numpy())
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _texts(table: pa.Table, name: str) -> list[str]:
+    return [(text or "").strip() for text in table.column(name).cast("string").to_pylist()]
+
+
+def _find(directory: Path, stem: str) -> Path:
+    if not directory.is_dir():
+        raise FileFormatError(f"{directory} is not a folder; give the folder that holds {stem}.csv")
+    for suffix in SUFFIXES:
+        if (directory / f"{stem}{suffix}").is_file():
+            return directory / f"{stem}{suffix}"
+    raise FileFormatError(f"{directory} holds no {stem}.csv (or .tsv, .csv.gz, .parquet)")
+
+
+def _stem(file: Path) -> str:
+    return file.name.split(".")[0]

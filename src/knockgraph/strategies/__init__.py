@@ -1,0 +1,74 @@
+"""Eleven ways to give each sample its own perturbed graph, behind one interface.
+
+====================  =========  =========================================================================
+name                  placement  what it does
+====================  =========  =========================================================================
+``subgraph``          worker     PyG's ``subgraph()`` per sample, a new edge list each
+``lazy-mask``         worker     edge masks from the incidence map, shared ``edge_index``
+``stored-indices``    stored     positions of removed edges in LMDB
+``stored-masks``      stored     whole edge masks in LMDB
+``device-loop``       device     edge masks in a Python loop, a host synchronisation for each gene
+``device-vectorized`` device     edge masks by one scatter per relation (ragged or padded)
+``device-inplace``    device     one persistent mask buffer, flipped and restored
+``device-cached``     device     bit-packed masks of all single deletions, AND-ed
+``device-filter``     device     ``edge_index`` filtered with ``isin``
+``neighborhood``      device     only genes within k hops recomputed; exact if k ≥ layers
+``node-mask``         device     no edge masks: one shared sparse product (the default)
+====================  =========  =========================================================================
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from knockgraph.errors import StrategyError
+from knockgraph.strategies.strategy import Strategy
+from knockgraph.strategies.view import PerturbedGraphs
+
+if TYPE_CHECKING:
+    from knockgraph.graph import CellGraph
+
+__all__ = ["DEFAULT", "PerturbedGraphs", "Strategy", "available", "create"]
+
+DEFAULT = "node-mask"
+
+_CLASSES = {
+    "subgraph": "Subgraph",
+    "lazy-mask": "LazyMask",
+    "stored-indices": "StoredIndices",
+    "stored-masks": "StoredMasks",
+    "device-loop": "DeviceLoop",
+    "device-vectorized": "DeviceVectorized",
+    "device-inplace": "DeviceInplace",
+    "device-cached": "DeviceCached",
+    "device-filter": "DeviceFilter",
+    "neighborhood": "Neighborhood",
+    "node-mask": "NodeMask",
+}
+
+
+def available() -> list[str]:
+    """The names of all strategies."""
+    return list(_CLASSES)
+
+
+def create(name: str, graph: CellGraph, **options: Any) -> Strategy:
+    """A strategy by name.
+
+    Args:
+        name: One of :func:`available`.
+        graph: The cell graph.
+        options: ``direction`` for all of them; the others are in the strategy's own docstring.
+    """
+    if name not in _CLASSES:
+        raise StrategyError(f"there is no strategy {name!r}; use one of {', '.join(_CLASSES)}")
+    module = import_module(f"knockgraph.strategies.{name.replace('-', '_')}")
+    try:
+        strategy: Strategy = getattr(module, _CLASSES[name])(graph, **options)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        wrong = str(error).rsplit("argument ", 1)[-1]
+        raise StrategyError(f"the strategy {name} has no option {wrong}") from None
+    return strategy

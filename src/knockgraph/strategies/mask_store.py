@@ -1,0 +1,235 @@
+"""What the stored strategies keep on disk: one LMDB record per genotype, fixed-width integers, no pickle.
+
+Folder::
+
+    data.mdb        LMDB: key = 16-byte BLAKE2b of the sorted gene indices (int32), value = the record
+    manifest.json   written last: format, version, kind, direction, gene-list hash, edge hash, number of records
+
+A folder without a manifest is an unfinished or foreign one and is refused. Every record ends with the first eight bytes
+of its own BLAKE2b, so a damaged one is noticed when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from knockgraph.container import atomic_write
+from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError, NotPreparedError, StrategyError
+from knockgraph.graph import CellGraph
+from knockgraph.screen import BoundScreen, Genotypes, PerturbationBatch, Screen
+
+if TYPE_CHECKING:
+    from knockgraph.strategies.strategy import GenotypesLike
+
+FORMAT = "knockgraph.mask-store"
+VERSION = 1
+_CHECK = 8
+_COMMIT_EVERY = 64 * 2**20  # bytes per transaction: bounds the memory that a large preparation takes
+
+
+class MaskStore:
+    """Records by genotype. Opened lazily, once per process, so that it can travel to worker processes.
+
+    Args:
+        graph: The cell graph.
+        kind: Name of the strategy that the records belong to.
+        direction: See :class:`Strategy`.
+    """
+
+    def __init__(self, graph: CellGraph, kind: str, direction: str) -> None:
+        self.names = graph.genes
+        self.num_genes = graph.num_genes
+        h = hashlib.sha256()
+        for name, relation in graph.relations.items():
+            h.update(name.encode())
+            h.update(relation.edge_index.numpy().tobytes())
+        self.identity = {
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": kind,
+            "direction": direction,
+            "gene_list_hash": graph.gene_list_hash,
+            "edges_hash": h.hexdigest(),
+        }
+        self.directory: Path | None = None
+        self._opened: tuple[int, Any] | None = None  # (process id, environment): LMDB must not cross a fork
+
+    def write(
+        self,
+        genotypes: GenotypesLike,
+        directory: str | os.PathLike[str],
+        record: Callable[[npt.NDArray[np.int32]], bytes],
+        record_bytes: int,
+    ) -> None:
+        """Write one record per distinct genotype, the manifest last.
+
+        Args:
+            genotypes: Whose records to write.
+            directory: A new or empty folder, or one of an earlier preparation, which is replaced.
+            record: Sorted gene indices → record.
+            record_bytes: Typical size of a record, to tell the size of the whole before it is taken.
+        """
+        lmdb = _lmdb()
+        folder = Path(directory)
+        sets = self._sets(genotypes)
+        needed = len(sets) * (record_bytes + 64)
+        self._claim(folder, needed)
+        # The map is only address space; the file grows as it is filled.
+        environment = lmdb.open(str(folder), map_size=max(2 * needed, 2**26) + 2**26, subdir=True, lock=False)
+        try:
+            pending = 0
+            transaction = environment.begin(write=True)
+            for genes in sets:
+                value = record(genes)
+                transaction.put(_key(genes), value + _digest(value))
+                pending += len(value)
+                if pending >= _COMMIT_EVERY:
+                    transaction.commit()
+                    transaction, pending = environment.begin(write=True), 0
+            transaction.commit()
+            environment.sync(True)
+        except lmdb.Error as error:
+            raise KnockgraphError(f"cannot write the store in {folder}: {error}") from error
+        finally:
+            environment.close()
+        with atomic_write(folder / "manifest.json") as part:
+            part.write_text(json.dumps({**self.identity, "records": len(sets)}, indent=1))
+        self.use(folder)
+
+    def _claim(self, folder: Path, needed: int) -> None:
+        """Make ``folder`` ready for writing, or refuse it."""
+        import shutil
+
+        if folder.exists() and not folder.is_dir():
+            raise StrategyError(f"{folder} is a file; give a folder for the store")
+        strangers = (
+            [p.name for p in folder.iterdir() if p.name not in ("data.mdb", "lock.mdb", "manifest.json")]
+            if (folder.is_dir())
+            else []
+        )
+        if strangers:
+            raise StrategyError(f"{folder} holds other files ({strangers[0]} …); give a new or empty folder")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise KnockgraphError(f"cannot create {folder}: {(error.strerror or str(error)).lower()}") from error
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise StrategyError(
+                f"the store needs about {needed / 1e9:,.1f} GB, but {folder} has {free / 1e9:,.1f} GB free; "
+                "prepare fewer genotypes or use node-mask, which stores nothing"
+            )
+        for name in ("manifest.json", "data.mdb", "lock.mdb"):  # the manifest first: half a store must not look whole
+            (folder / name).unlink(missing_ok=True)
+
+    def use(self, directory: str | os.PathLike[str]) -> None:
+        """Read from a folder that :meth:`write` completed, for this graph, strategy and direction."""
+        folder = Path(directory)
+        try:
+            manifest = json.loads((folder / "manifest.json").read_text())
+        except FileNotFoundError as error:
+            raise NotPreparedError(
+                f"{folder} holds no finished store (no manifest.json); call strategy.prepare(genotypes, directory)"
+            ) from error
+        except ValueError as error:
+            raise FileFormatError(f"{folder}/manifest.json is damaged ({error}); prepare the store again") from error
+        for key, mine in self.identity.items():
+            if manifest.get(key) != mine:
+                if key in ("gene_list_hash", "edges_hash"):
+                    raise GeneListMismatchError(
+                        f"the store in {folder} was prepared for another cell graph ({key} differs); prepare it again"
+                    )
+                raise NotPreparedError(
+                    f"the store in {folder} has {key}={manifest.get(key)!r}, but {mine!r} is needed; prepare it again"
+                )
+        self.directory = folder
+        self._opened = None
+
+    def read(self, batch: PerturbationBatch) -> list[bytes]:
+        """The records of a batch on the host, one per column."""
+        if self.directory is None:
+            kind = self.identity["kind"]
+            raise NotPreparedError(
+                f"the {kind} strategy was not prepared; call strategy.prepare(genotypes, directory) first"
+            )
+        records = []
+        with self._environment().begin(buffers=True) as transaction:
+            for column, genes in enumerate(batch.tolist()):
+                found = transaction.get(_key(np.array(sorted(genes), dtype=np.int32)))
+                if found is None:
+                    raise NotPreparedError(
+                        f"the store in {self.directory} has no record for sample {column} (deleted genes {genes}); "
+                        "prepare it for these genotypes too"
+                    )
+                value = bytes(found)
+                if _digest(value[:-_CHECK]) != value[-_CHECK:]:
+                    raise FileFormatError(
+                        f"the record of sample {column} (deleted genes {genes}) in {self.directory} is damaged; "
+                        "prepare the store again"
+                    )
+                records.append(value[:-_CHECK])
+        return records
+
+    def _environment(self) -> Any:
+        if self._opened is None or self._opened[0] != os.getpid():
+            environment = _lmdb().open(
+                str(self.directory), readonly=True, lock=False, readahead=False, max_readers=1024, subdir=True
+            )
+            self._opened = (os.getpid(), environment)
+        return self._opened[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return 0 if self.directory is None else (self.directory / "data.mdb").stat().st_blocks * 512
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _sets(self, genotypes: GenotypesLike) -> list[npt.NDArray[np.int32]]:
+        """Distinct genotypes as sorted gene indices; the wild type is always among them."""
+        if isinstance(genotypes, Screen):
+            genotypes = genotypes.genotypes
+        lists: Iterable[Any]
+        if isinstance(genotypes, Genotypes):
+            gene = self.names.index(genotypes.names).numpy()
+            lists = (gene[genotypes.codes[a:b]] for a, b in itertools.pairwise(genotypes.ptr.tolist()))
+        elif isinstance(genotypes, BoundScreen):
+            if genotypes.gene_list_hash != self.identity["gene_list_hash"]:
+                raise GeneListMismatchError("this screen was bound to another gene list; bind it to this graph")
+            flat, ptr = genotypes.indices.cpu().numpy(), genotypes.host_ptr
+            lists = (flat[a:b] for a, b in itertools.pairwise(ptr.tolist()))
+        elif isinstance(genotypes, PerturbationBatch):
+            lists = genotypes.tolist()
+        else:
+            lists = PerturbationBatch.from_lists(genotypes, self.num_genes).tolist()
+        distinct = {(): np.empty(0, dtype=np.int32)}
+        for genes in lists:
+            ordered = np.sort(np.asarray(genes, dtype=np.int32))
+            distinct[tuple(ordered.tolist())] = ordered
+        return list(distinct.values())
+
+
+def _key(genes: npt.NDArray[np.int32]) -> bytes:
+    return hashlib.blake2b(genes.tobytes(), digest_size=16).digest()
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.blake2b(value, digest_size=_CHECK).digest()
+
+
+def _lmdb() -> Any:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise StrategyError("the stored strategies need LMDB: pip install 'knockgraph[stored]'") from error
+    return lmdb

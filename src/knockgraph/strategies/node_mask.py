@@ -1,0 +1,133 @@
+"""Strategy ``node-mask``, the default: no edge masks at all, one shared sparse product for the whole batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from knockgraph.graph import CellGraph
+from knockgraph.ops import Reduce, SparseOperator, attend, masked_degree, spmm, spmm_shared
+from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies.strategy import Direction, Strategy
+from knockgraph.strategies.view import PerturbedGraphs
+
+
+class NodeMask(Strategy):
+    r"""Deleting genes removes every edge that touches them, so with the keep-vector :math:`m` of a sample
+
+    .. math:: \mathrm{aggregate}(x) = m \odot A (m \odot x)
+
+    exactly, with one shared :math:`A`: a batch is one sparse product with ``batch · channels`` columns.
+
+    Args:
+        graph: The cell graph.
+        direction: See :class:`Strategy`.
+        backend: Which kernel, see :func:`knockgraph.ops.spmm`.
+    """
+
+    name = "node-mask"
+    placement = "device"
+
+    def __init__(self, graph: CellGraph, direction: Direction = "both", backend: str = "auto") -> None:
+        super().__init__(graph, direction)
+        self.backend = backend
+        relations = list(graph.relations.values())
+        edges, weights = [r.edge_index for r in relations], [r.weight for r in relations]
+        self.single = torch.nn.ModuleList(
+            SparseOperator.from_edge_index(e, graph.num_genes, weight=w) for e, w in zip(edges, weights, strict=True)
+        )
+        self.stacked = SparseOperator.stack(edges, graph.num_genes, weights=weights) if relations else None
+        # Only for edge_mask(), which is for checks; kept on the host.
+        self._edge_index = edges
+
+    def operator(self, r: int) -> SparseOperator:
+        """The adjacency of relation ``r``."""
+        operator = self.single[r]
+        assert isinstance(operator, SparseOperator)
+        return operator
+
+    def _view(self, batch: PerturbationBatch) -> NodeMaskedGraphs:
+        return NodeMaskedGraphs(self, batch)
+
+
+class NodeMaskedGraphs(PerturbedGraphs):
+    """Keep-vectors only; every aggregation is a masked product with the shared adjacency."""
+
+    strategy: NodeMask
+
+    def __init__(self, strategy: NodeMask, batch: PerturbationBatch) -> None:
+        super().__init__(strategy, batch)
+        # With direction="in" a deleted gene still sends to its neighbours.
+        self.keep_source = self.keep if strategy.direction == "both" else None
+        self._degrees: dict[int, Tensor] = {}
+
+    def aggregate_all(self, x: Tensor, reduce: Reduce = "sum") -> Tensor:
+        """See :class:`PerturbedGraphs`; one product for all relations."""
+        operator = self.strategy.stacked
+        if operator is None:
+            return super().aggregate_all(x, reduce)
+        degree = None
+        if reduce == "mean":
+            degree = torch.stack([self._degree(r) for r in range(len(self.strategy.relation_names))])
+        if x.dim() == 2 and reduce in ("sum", "mean"):
+            return self._shared(operator, x, degree)
+        return self._product(operator, self._expanded(x), reduce, degree)
+
+    def aggregate(self, relation: str, x: Tensor, reduce: Reduce = "sum") -> Tensor:
+        """See :class:`PerturbedGraphs`."""
+        if x.dim() == 2 and reduce in ("sum", "mean"):
+            r = self.strategy.relation_number(relation)
+            return self._shared(self.strategy.operator(r), x, self._degree(r) if reduce == "mean" else None)
+        return super().aggregate(relation, x, reduce)
+
+    def _shared(self, operator: SparseOperator, x: Tensor, degree: Tensor | None) -> Tensor:
+        """The samples share x: the wild type once, then a correction at the neighbours of the deleted genes."""
+        return spmm_shared(
+            operator,
+            x,
+            self.batch.perturbation_indices,
+            self.batch.perturbation_indices_batch,
+            self.batch.num_columns,
+            scale_out=self.keep if degree is None else self.keep / degree.clamp(min=1),
+            mask_in=self.strategy.direction == "both",
+            backend=self.strategy.backend,
+        )
+
+    def _product(self, operator: SparseOperator, x: Tensor, reduce: Reduce, degree: Tensor | None) -> Tensor:
+        return spmm(
+            operator,
+            x,
+            scale_in=self.keep_source,
+            scale_out=self.keep,
+            reduce=reduce,
+            degree=degree,
+            backend=self.strategy.backend,
+        )
+
+    def _aggregate(self, r: int, x: Tensor, reduce: Reduce) -> Tensor:
+        degree = self._degree(r) if reduce == "mean" else None
+        return self._product(self.strategy.operator(r), x, reduce, degree)
+
+    def _attend(self, r: int, source: Tensor, target: Tensor, attention: Tensor, slope: float) -> Tensor:
+        return attend(
+            self.strategy.operator(r),
+            source,
+            target,
+            attention,
+            slope=slope,
+            keep_in=self.keep_source,
+            keep_out=self.keep,
+            backend=self.strategy.backend,
+        )
+
+    def _edge_mask(self, r: int) -> Tensor:
+        source, target = self.strategy._edge_index[r].to(self.keep.device)
+        mask = self.keep[target]
+        return mask if self.strategy.direction == "in" else mask & self.keep[source]
+
+    def _degree(self, r: int) -> Tensor:
+        """Computed once per batch, shared by all layers."""
+        if r not in self._degrees:
+            every = torch.ones_like(self.keep) if self.keep_source is None else self.keep_source
+            self._degrees[r] = masked_degree(self.strategy.operator(r), every, self.keep, backend=self.strategy.backend)
+        return self._degrees[r]

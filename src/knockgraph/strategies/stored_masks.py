@@ -1,0 +1,101 @@
+"""Strategy ``stored-masks``: whole edge masks in LMDB."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from knockgraph.graph import CellGraph
+from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, EdgeStrategy
+from knockgraph.strategies.lazy_mask import MaskBuilder, view_of_payload
+from knockgraph.strategies.mask_store import MaskStore
+from knockgraph.strategies.strategy import Direction, as_batch
+
+if TYPE_CHECKING:
+    from knockgraph.strategies.strategy import GenotypesLike
+
+
+class MaskReader:
+    """Reads whole masks on the host. Travels to worker processes.
+
+    A record is one byte per edge, relation after relation: 1 = the edge remains; or, packed, one bit per edge.
+    """
+
+    def __init__(self, store: MaskStore, num_edges: list[int], packed: bool) -> None:
+        self.store = store
+        self.num_edges = num_edges
+        self.packed = packed
+
+    def collate(self, samples: Any) -> PerturbationBatch:
+        """The batch with its masks attached."""
+        batch = as_batch(samples)
+        total = sum(self.num_edges)
+        whole = np.empty((batch.num_columns, total), dtype=np.uint8)
+        for b, record in enumerate(self.store.read(batch)):
+            values = np.frombuffer(record, dtype=np.uint8)
+            whole[b] = np.unpackbits(values, count=total) if self.packed else values
+        masks = torch.from_numpy(whole).bool().T.split(self.num_edges)  # type: ignore[no-untyped-call]
+        return replace(batch, payload={"masks": [mask.contiguous() for mask in masks]})
+
+
+class StoredMasks(EdgeStrategy):
+    """Masks read from disk as they are.
+
+    Args:
+        graph: The cell graph.
+        direction: See :class:`Strategy`.
+        directory: A folder that :meth:`prepare` completed earlier.
+        packed: Store one bit per edge instead of one byte.
+    """
+
+    name = "stored-masks"
+    placement = "stored"
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        direction: Direction = "both",
+        directory: str | os.PathLike[str] | None = None,
+        packed: bool = False,
+    ) -> None:
+        super().__init__(graph, direction)
+        self.packed = packed
+        self.builder = MaskBuilder(graph, direction)
+        self.store = MaskStore(graph, f"{self.name}{'-packed' * packed}", direction)
+        self.reader = MaskReader(self.store, self.num_edges, packed)
+        if directory is not None:
+            self.store.use(directory)
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of one experiment on disk: what makes this strategy large."""
+        total = sum(self.num_edges)
+        return (total + 7) // 8 if self.packed else total
+
+    def prepare(self, genotypes: GenotypesLike, directory: str | os.PathLike[str]) -> None:
+        """Write the masks of every distinct genotype to ``directory``."""
+        self.store.write(genotypes, directory, self._record, self.record_bytes)
+
+    def _record(self, genes: npt.NDArray[np.int32]) -> bytes:
+        masks = self.builder.masks(PerturbationBatch.from_lists([genes.tolist()], self.num_genes))
+        whole = torch.cat([mask[:, 0] for mask in masks]).to(torch.uint8).numpy()
+        return (np.packbits(whole) if self.packed else whole).tobytes()
+
+    @property
+    def collate(self) -> Callable[[Any], PerturbationBatch]:
+        """See :class:`Strategy`."""
+        return self.reader.collate
+
+    def memory(self) -> dict[str, int]:
+        """See :class:`Strategy`."""
+        return {**super().memory(), "disk": self.store.nbytes}
+
+    def _view(self, batch: PerturbationBatch) -> EdgeMaskedGraphs:
+        return view_of_payload(self, batch, self.reader.collate)

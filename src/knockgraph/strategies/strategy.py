@@ -1,0 +1,141 @@
+"""The interface of all strategies: cell graph + batch → perturbed graphs."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from knockgraph.errors import GeneListMismatchError, StrategyError
+from knockgraph.graph import CellGraph, Metabolism
+from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies.view import PerturbedGraphs
+
+if TYPE_CHECKING:
+    from knockgraph.screen import BoundScreen, Genotypes, Screen
+
+    GenotypesLike = Screen | BoundScreen | Genotypes | PerturbationBatch | Sequence[Sequence[int]]
+
+Direction = Literal["both", "in"]
+Placement = Literal["worker", "stored", "device"]
+
+
+class Strategy(nn.Module, ABC):
+    """One way to give a model each sample's own perturbed graph.
+
+    Tables are non-persistent buffers: they move with ``.to()`` and stay out of checkpoints, so a model trained with one
+    strategy predicts with any other.
+
+    Args:
+        graph: The cell graph.
+        direction: ``both`` removes every edge of a deleted gene; ``in`` only its incoming edges (the causal
+            do-operator).
+
+    Attributes:
+        name: As in :func:`knockgraph.strategies.available`.
+        placement: Where the work is done: in the loader's ``worker`` processes, ``stored`` on disk beforehand, or on
+            the ``device``.
+    """
+
+    name: ClassVar[str]
+    placement: ClassVar[Placement]
+    _place: Tensor
+
+    def __init__(self, graph: CellGraph, direction: Direction = "both") -> None:
+        super().__init__()
+        if direction not in ("both", "in"):
+            raise StrategyError(f"direction={direction!r} is not known: use 'both' or 'in'")
+        self.direction: Direction = direction
+        self.num_genes = graph.num_genes
+        self.gene_list_hash = graph.gene_list_hash
+        self.relation_names = tuple(graph.relations)
+        self.has_weights = tuple(relation.weight is not None for relation in graph.relations.values())
+        self.metabolism: Metabolism | None = graph.metabolism
+        # Tells where the module lives, also for strategies without device tables.
+        self.register_buffer("_place", torch.empty(0), persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tables are."""
+        return self._place.device
+
+    @property
+    def exact(self) -> bool:
+        """Whether the result equals message passing on really filtered edges."""
+        return True
+
+    def prepare(self, genotypes: GenotypesLike, directory: str | os.PathLike[str]) -> None:
+        """Stored strategies write what they need for ``genotypes`` to ``directory``; the others have nothing to do."""
+        del genotypes, directory
+
+    @property
+    def collate(self) -> Callable[[Any], PerturbationBatch]:
+        """``strategy.collate(samples)``: turn samples into a batch and attach what the loader's workers can prepare.
+
+        It refers to host memory only, so that it can be handed to worker processes. ``samples`` is a
+        :class:`PerturbationBatch`, or a list of PyG samples with ``perturbation_indices``.
+        """
+        return as_batch
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by part: tables on the device, host tables of the workers, files on disk."""
+        parts = {"device tables": _bytes_of(self)}
+        if self.metabolism is not None:
+            parts["metabolism"] = sum(t.nbytes for t in self.metabolism.tensors().values())
+        return parts
+
+    def bytes_moved(self, batch: PerturbationBatch) -> int:
+        """Bytes that travel from host to device for ``batch`` as :attr:`collate` makes it."""
+        return batch.nbytes
+
+    def relation_number(self, relation: str) -> int:
+        """Position of a relation in ``graph.relations``."""
+        try:
+            return self.relation_names.index(relation)
+        except ValueError:
+            names = ", ".join(self.relation_names)
+            raise StrategyError(f"the graph has no relation {relation!r}; it has {names}") from None
+
+    def forward(self, batch: PerturbationBatch) -> PerturbedGraphs:
+        """The perturbed graphs of ``batch``."""
+        if batch.num_genes != self.num_genes or batch.gene_list_hash not in (None, self.gene_list_hash):
+            raise GeneListMismatchError(
+                f"the batch is about another gene list ({batch.num_genes} genes) than this strategy's graph "
+                f"({self.num_genes} genes); bind the screen to this graph"
+            )
+        if batch.device != self.device:
+            raise StrategyError(f"the batch is on {batch.device}, the strategy on {self.device}; move one with .to()")
+        return self._view(batch)
+
+    @abstractmethod
+    def _view(self, batch: PerturbationBatch) -> PerturbedGraphs: ...
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Strategy:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.metabolism is not None:
+            self.metabolism = self.metabolism.to(self.device)
+        return self
+
+    def extra_repr(self) -> str:
+        """Shown by ``repr``."""
+        return f"{self.name}, {self.num_genes} genes, {len(self.relation_names)} relations, direction={self.direction}"
+
+
+def _bytes_of(module: nn.Module) -> int:
+    """Bytes of all buffers; tables that share memory count once."""
+    return sum({b.data_ptr(): b.nbytes for b in module.buffers() if b.numel()}.values())
+
+
+def as_batch(samples: Any) -> PerturbationBatch:
+    """A batch from a batch, or from a list of PyG samples."""
+    if isinstance(samples, PerturbationBatch):
+        return samples
+    from torch_geometric.data import Batch
+
+    return PerturbationBatch.from_hetero_batch(
+        Batch.from_data_list(list(samples), follow_batch=["perturbation_indices"])
+    )

@@ -1,0 +1,128 @@
+"""The Triton kernels: on a GPU where there is one, else on the CPU through Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from knockgraph import ops
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_float64(case, reduce, check_spmm):
+    check_spmm(case, "triton", torch.float64, reduce, device=DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("name", ["stacked", "weighted"])
+def test_smaller_types(name, reduce, dtype, check_spmm, cases):
+    check_spmm(cases[name], "triton", dtype, reduce, device=DEVICE)
+
+
+@pytest.mark.parametrize(("mask_in", "mask_out"), [(False, True), (True, False), (False, False)])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_each_side_can_be_masked_alone(reduce, mask_in, mask_out, check_spmm, cases):
+    check_spmm(cases["stacked"], "triton", torch.float64, reduce, device=DEVICE, mask_in=mask_in, mask_out=mask_out)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_keep_as_numbers(reduce, check_spmm, cases):
+    check_spmm(cases["stacked"], "triton", torch.float32, reduce, device=DEVICE, as_factors=True)
+
+
+def test_rows_longer_than_a_tile(check_spmm, dense_case):
+    for reduce in REDUCTIONS:
+        check_spmm(dense_case, "triton", torch.float64, reduce, device=DEVICE)
+
+
+def test_offsets_beyond_32_bits_use_the_wide_form(check_spmm, cases, monkeypatch):
+    monkeypatch.setattr("knockgraph.ops._spmm_triton._INT32_MAX", 0)
+    check_spmm(cases["stacked"], "triton", torch.float64, "sum", device=DEVICE)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_values_of_deleted_genes_reach_nobody(reduce, cases):
+    case = cases["stacked"]
+    keep = case.keep_in.to(DEVICE)
+    x = case.features().to(DEVICE)
+    options = {"scale_in": keep, "scale_out": keep, "reduce": reduce, "backend": "triton"}
+    clean = ops.spmm(case.operator(DEVICE), x, **options)
+    x[~keep] = float("nan")
+    assert torch.equal(clean, ops.spmm(case.operator(DEVICE), x, **options))
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_ties_go_to_the_first_source(reduce):
+    operator = ops.SparseOperator.from_edge_index(torch.tensor([[3, 1, 2], [0, 0, 0]]), 4).to(DEVICE)
+    x = torch.ones(4, 1, 1, device=DEVICE, requires_grad=True)
+    ops.spmm(operator, x, reduce=reduce, backend="triton").sum().backward()
+    assert x.grad.flatten().tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_equal_bits_twice(reduce, cases):
+    case = cases["stacked"]
+    keep = case.keep_in.to(DEVICE)
+    results = []
+    for _ in range(2):
+        x = case.features(torch.float32).to(DEVICE).requires_grad_()
+        y = ops.spmm(case.operator(DEVICE), x, scale_in=keep, scale_out=keep, reduce=reduce, backend="triton")
+        y.backward(case.gradient(torch.float32).to(DEVICE))
+        results.append((y.detach(), x.grad))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["triton", "cusparse", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.gpu
+def test_cuda_backends(backend, dtype, check_spmm, cases):
+    for name, case in cases.items():
+        for reduce in ("sum", "mean") if backend == "cusparse" else REDUCTIONS:
+            if dtype == torch.float64 or name in ("stacked", "weighted", "odd-channels"):
+                check_spmm(case, backend, dtype, reduce, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_no_host_sync(reduce, cases):
+    case = cases["stacked"]
+    operator, keep = case.operator("cuda"), case.keep_in.cuda()
+    x = case.features(torch.float32).cuda().requires_grad_()
+    grad = case.gradient(torch.float32).cuda()
+
+    def step():
+        y = ops.spmm(operator, x, scale_in=keep, scale_out=keep, reduce=reduce)
+        y.backward(grad)
+
+    step()  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["triton", "cusparse"])
+def test_autocast_and_compile_on_cuda(backend, cases, relative):
+    case = cases["stacked"]
+    operator, keep = case.operator("cuda"), case.keep_in.cuda()
+
+    def layer(x):
+        return ops.spmm(operator, x, scale_in=keep, scale_out=keep, backend=backend)
+
+    compiled = torch.compile(layer, fullgraph=True)
+    x = case.features(torch.float32).cuda().requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16):
+        eager, y = layer(x), compiled(x)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(eager, y)
+    assert relative(y, case.reference(case.features(), "sum", case.keep_in, case.keep_out)) <= 8e-3
+    y.float().sum().backward()
+    assert x.grad.dtype == torch.float32

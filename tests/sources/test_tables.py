@@ -1,0 +1,339 @@
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from knockgraph import CellGraph, FileFormatError, GraphError, KnockgraphError, Screen, ScreenError, UnknownGeneError
+from knockgraph.sources.tables import read_graph, read_screen, read_table
+
+Columns = dict[str, list]
+
+GENES: Columns = {"gene": ["A", "B", "C"], "standard": ["TFC3", "", ""], "aliases": ["x| y", "", "z"]}
+
+
+def delimited(columns: Columns, delimiter: str) -> str:
+    rows = [list(columns), *zip(*columns.values(), strict=True)]
+    return "".join(delimiter.join("" if v is None else str(v) for v in row) + "\n" for row in rows)
+
+
+def write(path: Path, columns: Columns) -> Path:
+    """The same table in the form that the file's name asks for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.name.endswith(".parquet"):
+        pq.write_table(pa.table(columns), path)
+    else:
+        text = delimited(columns, "," if ".csv" in path.name else "\t").encode()
+        path.write_bytes(gzip.compress(text) if path.name.endswith(".gz") else text)
+    return path
+
+
+FORMS = [".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet"]
+
+
+def folder(tmp_path: Path, edges: Columns, genes: Columns = GENES, form: str = ".csv") -> Path:
+    write(tmp_path / f"genes{form}", genes)
+    write(tmp_path / "relations" / f"physical{form}", edges)
+    return tmp_path
+
+
+# ── graphs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_graph_from_every_kind_of_table(form: str, tmp_path: Path) -> None:
+    write(tmp_path / "relations" / f"regulatory{form}", {"source": ["x", "b"], "target": ["B", "A"]})
+    graph = read_graph(folder(tmp_path, {"source": ["A", "B"], "target": ["TFC3", "C"], "weight": [0.5, 2]}, form=form))
+    assert graph.genes.names == ("A", "B", "C")
+    assert graph.genes.aliases == {"A": ("TFC3", "x", "y"), "C": ("", "z")}
+    assert list(graph.relations) == ["physical", "regulatory"]
+    physical = graph.relations["physical"]
+    assert physical.edge_index.tolist() == [[0, 1], [0, 2]]
+    assert physical.weight is not None
+    assert physical.weight.tolist() == [0.5, 2.0]
+    assert graph.relations["regulatory"].edge_index.tolist() == [[0, 1], [1, 0]]
+    assert graph.relations["regulatory"].weight is None
+    graph.save(tmp_path / "g.cellgraph")
+    assert CellGraph.load(tmp_path / "g.cellgraph") == graph
+
+
+def test_undirected_edges_go_both_ways_and_loops_once(tmp_path: Path) -> None:
+    edges = {"gene_a": ["A", "C", "B"], "gene_b": ["B", "C", "C"], "weight": [1, 2, 3]}
+    relation = read_graph(folder(tmp_path, edges)).relations["physical"]
+    assert relation.edge_index.T.tolist() == [[0, 1], [2, 2], [1, 2], [1, 0], [2, 1]]
+    assert relation.weight is not None
+    assert relation.weight.tolist() == [1.0, 2.0, 3.0, 1.0, 3.0]
+    assert relation.symmetric
+    assert relation.num_duplicates == 0
+
+
+def test_an_undirected_edge_given_twice_counts_once(tmp_path: Path) -> None:
+    relation = read_graph(folder(tmp_path, {"gene_a": ["A", "B"], "gene_b": ["B", "A"]})).relations["physical"]
+    assert relation.edge_index.T.tolist() == [[0, 1], [1, 0]]
+    assert relation.num_duplicates == 2
+
+
+def test_directed_edges_stay_directed(tmp_path: Path) -> None:
+    relation = read_graph(folder(tmp_path, {"source": ["A"], "target": ["B"]})).relations["physical"]
+    assert relation.edge_index.T.tolist() == [[0, 1]]
+    assert not relation.symmetric
+
+
+def test_only_the_gene_column_is_needed(tmp_path: Path) -> None:
+    graph = read_graph(folder(tmp_path, {"source": ["A"], "target": ["B"]}, {"gene": ["A", "B"]}))
+    assert graph.genes.aliases == {}
+
+
+@pytest.mark.parametrize("form", [".csv", ".parquet"])
+def test_a_relation_may_be_empty(form: str, tmp_path: Path) -> None:
+    edges = {"source": pa.array([], pa.string()), "target": pa.array([], pa.string())}
+    assert read_graph(folder(tmp_path, edges, form=form)).relations["physical"].num_edges == 0
+
+
+def test_gene_names_that_look_like_numbers_stay_as_written(tmp_path: Path) -> None:
+    names = ["007", "7", "1e3", "NA", "nan", "true", "2020-01-01"]
+    graph = read_graph(folder(tmp_path, {"source": ["007"], "target": ["7"]}, {"gene": names}))
+    assert graph.genes.names == tuple(names)
+    assert graph.relations["physical"].edge_index.tolist() == [[0], [1]]
+
+
+def test_columns_beside_the_known_ones_are_ignored(tmp_path: Path) -> None:
+    graph = read_graph(folder(tmp_path, {"pubmed": [1], "target": ["B"], "source": ["A"]}))
+    assert graph.relations["physical"].edge_index.tolist() == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("edges", "kind", "text"),
+    [
+        (
+            {"source": ["A", "Q1", "Q2"], "target": ["Q3", "B", "Q1"]},
+            UnknownGeneError,
+            "physical.csv: 3 gene names do not resolve in this graph of 3 genes: 'Q1', 'Q2', 'Q3'",
+        ),
+        ({"source": ["A"], "target": [""]}, UnknownGeneError, "physical.csv: gene name does not resolve .*''"),
+        ({"from": ["A"], "to": ["B"]}, GraphError, r"physical.csv needs the columns source,target \(directed\) or"),
+        ({"source": ["A"], "gene_b": ["B"]}, GraphError, "physical.csv needs the columns source,target"),
+        (
+            {"source": ["A"], "target": ["B"], "weight": ["high"]},
+            KnockgraphError,
+            "physical.csv: column 'weight' is not numeric, it holds 'high'",
+        ),
+        (
+            {"source": ["A", "B"], "target": ["B", "C"], "weight": [1, None]},
+            GraphError,
+            "relation 'physical': weight 1 is",
+        ),
+    ],
+)
+def test_bad_edges(edges: Columns, kind: type[Exception], text: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=text):
+        read_graph(folder(tmp_path, edges))
+
+
+def test_unknown_genes_are_listed_for_programs_too(tmp_path: Path) -> None:
+    with pytest.raises(UnknownGeneError) as caught:
+        read_graph(folder(tmp_path, {"gene_a": ["Q1", "A"], "gene_b": ["B", "Q2"]}))
+    assert caught.value.names == ("Q1", "Q2")
+
+
+def test_missing_gene_in_parquet_edges(tmp_path: Path) -> None:
+    with pytest.raises(UnknownGeneError, match=r"physical.parquet: gene name does not resolve .*''"):
+        read_graph(folder(tmp_path, {"source": ["A", None], "target": ["B", "C"]}, form=".parquet"))
+
+
+@pytest.mark.parametrize(
+    ("genes", "kind", "text"),
+    [
+        ({"name": ["A"]}, GraphError, "genes.csv has no column 'gene'; it has name"),
+        ({"gene": ["A", "B", "A"]}, GraphError, "genes.csv: gene names must be unique.* 'A'"),
+        ({"gene": ["A", ""], "standard": ["x", "y"]}, GraphError, "genes.csv: gene 1 has the name ''"),
+        ({"gene": []}, GraphError, "at least one gene"),
+    ],
+)
+def test_bad_gene_lists(genes: Columns, kind: type[Exception], text: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=text):
+        read_graph(folder(tmp_path, {"source": [], "target": []}, genes))
+
+
+def test_missing_parts_of_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"nowhere is not a folder; give the folder that holds genes.csv"):
+        read_graph(tmp_path / "nowhere")
+    with pytest.raises(FileFormatError, match=r"holds no genes.csv \(or .tsv, .csv.gz, .parquet\)"):
+        read_graph(tmp_path)
+    write(tmp_path / "genes.csv", GENES)
+    with pytest.raises(FileFormatError, match="relations holds no relation; put one table per relation there"):
+        read_graph(tmp_path)
+    (tmp_path / "relations").mkdir()
+    (tmp_path / "relations" / "notes.md").write_text("not a table")
+    with pytest.raises(FileFormatError, match="relations holds no relation"):
+        read_graph(tmp_path)
+
+
+def test_two_files_of_one_relation_are_not_silently_one(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"source": ["A"], "target": ["B"]})
+    write(tmp_path / "relations" / "physical.v2.tsv", {"source": ["B"], "target": ["C"]})
+    with pytest.raises(FileFormatError, match=r"physical.csv and .*physical.v2.tsv both describe relation 'physical'"):
+        read_graph(path)
+
+
+# ── screens ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SCREEN: Columns = {
+    "genotype": ["A+B", "WT", " C + A ", "wt", "B", "A+A"],
+    "fitness": [0.5, 1.0, None, 1.25, -2, 3],
+    "fitness.std": [0.1, 0.2, 0.3, 0.4, None, 0.6],
+    "score": [1, 2, 3, 4, 5, 6],
+    "source": ["s1", "s2", "s1", "s1", "", "s2"],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_screen_from_every_kind_of_table(form: str, tmp_path: Path) -> None:
+    screen = read_screen(write(tmp_path / f"screen{form}", SCREEN))
+    assert list(screen.genotypes) == [("A", "B"), (), ("A", "C"), (), ("B",), ("A",)]
+    assert list(screen.phenotypes) == ["fitness", "score"]
+    np.testing.assert_array_equal(screen.phenotypes["fitness"], [0.5, 1.0, np.nan, 1.25, -2.0, 3.0])
+    np.testing.assert_array_equal(screen.phenotypes["score"], [1, 2, 3, 4, 5, 6])
+    np.testing.assert_array_equal(screen.statistics["fitness"]["std"], [0.1, 0.2, 0.3, 0.4, np.nan, 0.6])
+    assert [screen.source_names[code] for code in screen.source_codes] == ["s1", "s2", "s1", "s1", "", "s2"]
+    assert read_screen(tmp_path) == screen  # a folder that holds screen.*
+    screen.save(tmp_path / "saved")
+    assert Screen.load(tmp_path / "saved") == screen
+
+
+def test_source_defaults_to_the_file(tmp_path: Path) -> None:
+    screen = read_screen(write(tmp_path / "mine.csv", {"genotype": ["A"], "fitness": [1]}))
+    assert screen.source_names == ("mine.csv",)
+
+
+def test_a_dot_without_its_phenotype_is_a_phenotype(tmp_path: Path) -> None:
+    screen = read_screen(write(tmp_path / "s.csv", {"genotype": ["A"], "other.std": [1]}))
+    assert list(screen.phenotypes) == ["other.std"]
+    assert screen.statistics == {}
+
+
+def test_a_phenotype_may_be_all_missing(tmp_path: Path) -> None:
+    screen = read_screen(write(tmp_path / "s.csv", {"genotype": ["A", "B"], "fitness": [None, None]}))
+    assert np.isnan(screen.phenotypes["fitness"]).all()
+
+
+def test_windows_line_ends_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_bytes("\ufeffgenotype,fitness\r\nA,1\r\n\r\nB,2\r\n".encode())
+    screen = read_screen(tmp_path / "s.csv")
+    assert list(screen.genotypes) == [("A",), ("B",)]
+    assert screen.phenotypes["fitness"].tolist() == [1.0, 2.0]
+
+
+def test_genotypes_that_look_like_numbers_stay_as_written(tmp_path: Path) -> None:
+    names = ["007", "1e3", "NA", "nan", "2020-01-01"]
+    screen = read_screen(write(tmp_path / "s.csv", {"genotype": names, "fitness": [1] * 5, "source": ["01"] * 5}))
+    assert list(screen.genotypes) == [(name,) for name in names]
+    assert screen.source_names == ("01",)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([["B", "A"], []]),
+        pa.array([["B", "A"], []], pa.large_list(pa.string())),
+        pa.array(["A+B", "WT"]).dictionary_encode(),
+        pa.array(["A+B", "WT"], pa.large_string()),
+    ],
+)
+def test_parquet_genotypes_as_lists_or_texts(column: pa.Array, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"genotype": column, "fitness": [1.0, 2.0]}), tmp_path / "s.parquet")
+    assert list(read_screen(tmp_path / "s.parquet").genotypes) == [("A", "B"), ()]
+
+
+def test_parquet_genotypes_as_numbers_and_fixed_lists(tmp_path: Path) -> None:
+    for column in (pa.array([[12, 7]]), pa.array([["12", "7"]], pa.list_(pa.string(), 2)), pa.array(["12+7"])):
+        pq.write_table(pa.table({"genotype": column, "fitness": [1.0]}), tmp_path / "s.parquet")
+        assert list(read_screen(tmp_path / "s.parquet").genotypes) == [("12", "7")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"genes": ["A"], "fitness": [1]}, "s.csv has no column 'genotype'; it has genes, fitness"),
+        ({"genotype": ["A"]}, "s.csv has no phenotype; add a numeric column, e.g. 'fitness'"),
+        ({"genotype": ["A"], "source": ["x"]}, "s.csv has no phenotype"),
+        ({"genotype": ["A", "", "B"], "fitness": [1, 2, 3]}, "s.csv, data row 2: the genotype is blank; write WT for"),
+        ({"genotype": ["A", "B", "  "], "fitness": [1, 2, 3]}, "s.csv, data row 3: the genotype is blank"),
+        ({"genotype": ["A++B"], "fitness": [1]}, r"s.csv: the genotype 'A\+\+B' has an empty gene name; separate"),
+        ({"genotype": ["A+"], "fitness": [1]}, r"the genotype 'A\+' has an empty gene name"),
+        ({"genotype": ["A", "B"], "fitness": [1, "high"]}, "s.csv: column 'fitness' is not numeric, it holds 'high'"),
+        ({"genotype": ["A"], "fitness": ["true"]}, "column 'fitness' is not numeric, it holds True"),
+        ({"genotype": ["A"], "fitness": ["2020-01-01"]}, "column 'fitness' is not numeric, it holds datetime.date"),
+        ({"genotype": ["A"], "fitness": ["1_000"]}, "column 'fitness' is not numeric, it holds '1_000'"),
+        ({"genotype": ["A"], "fitness": ["inf"]}, "s.csv: column 'fitness' is infinite at experiment 0"),
+        ({"genotype": ["A"], ".std": [1]}, "s.csv: '.std' cannot name a phenotype"),
+        ({"genotype": ["A"], "fitness": [1], "genotype.std": [1]}, "s.csv: statistics are given for 'genotype'"),
+    ],
+)
+def test_bad_screens(columns: Columns, text: str, tmp_path: Path) -> None:
+    with pytest.raises(ScreenError, match=text):
+        read_screen(write(tmp_path / "s.csv", columns))
+
+
+@pytest.mark.parametrize(
+    ("genotype", "text"),
+    [
+        (pa.array([["A"], None]), "s.parquet: the genotype of experiment 1 is missing; an empty list means the wild"),
+        (pa.array([["A"], ["B", None]]), "s.parquet: the genotype of experiment 1 holds a missing gene name"),
+        (pa.array(["A", None]), "s.parquet, data row 2: the genotype is blank"),
+        (
+            pa.array([{"a": 1}, {"a": 2}]),
+            "s.parquet: the column 'genotype' holds struct<a: int64>; give texts or lists",
+        ),
+    ],
+)
+def test_bad_parquet_genotypes(genotype: pa.Array, text: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"genotype": genotype, "fitness": [1.0, 2.0]}), tmp_path / "s.parquet")
+    with pytest.raises(ScreenError, match=text):
+        read_screen(tmp_path / "s.parquet")
+
+
+# ── broken files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def truncated_gzip(path: Path) -> None:
+    path.write_bytes(gzip.compress(b"genotype,fitness\n" + b"A,1\n" * 1000)[:-12])
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "text"),
+    [
+        ("s.csv", lambda path: None, "cannot read .*s.csv: there is no such file"),
+        ("s.csv", lambda path: path.write_text(""), "cannot read .*s.csv: Empty CSV file"),
+        ("s.csv", lambda path: path.write_text("genotype,fitness\nA,1\nB,2,3\n"), "s.csv: .*Expected 2 columns, got 3"),
+        ("s.csv", lambda path: path.write_text("genotype,fitness\nA\n"), "s.csv: .*Expected 2 columns, got 1"),
+        ("s.csv", lambda path: path.write_bytes(b"genotype,fitness\nA\xff,1\n"), "s.csv: .*invalid UTF8"),
+        ("s.csv", lambda path: path.write_bytes(b"gen\xff,fitness\nA,1\n"), "s.csv: .*can't decode byte 0xff"),
+        ("s.csv", lambda path: path.write_text("genotype,x,x\nA,1,2\n"), "s.csv has more than one column 'x'; rename"),
+        ("s.csv.gz", lambda path: path.write_text("genotype,fitness\nA,1\n"), "cannot read .*s.csv.gz: "),
+        ("s.csv.gz", truncated_gzip, "cannot read .*s.csv.gz: "),
+        ("s.parquet", lambda path: path.write_text("genotype,fitness\nA,1\n"), "cannot read .*s.parquet: "),
+        ("s.parquet", lambda path: path.write_bytes(b"PAR1" + b"\0" * 64 + b"PAR1"), "cannot read .*s.parquet: "),
+    ],
+)
+def test_malformed_files(name: str, spoil: Callable[[Path], object], text: str, tmp_path: Path) -> None:
+    spoil(tmp_path / name)
+    for read in (read_table, read_screen):
+        with pytest.raises(FileFormatError, match=text) as caught:
+            read(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_malformed_edges_name_their_file(tmp_path: Path) -> None:
+    path = folder(tmp_path, {"source": ["A"], "target": ["B"]})
+    (path / "relations" / "physical.csv").write_text("source,target\nA,B\nA,B,C\n")
+    with pytest.raises(FileFormatError, match=r"physical.csv: .*Expected 2 columns, got 3"):
+        read_graph(path)
+
+
+def test_a_folder_without_a_screen(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"holds no screen.csv"):
+        read_screen(tmp_path)

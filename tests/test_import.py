@@ -1,0 +1,55 @@
+"""Importing knockgraph is light: it adds little to torch and pulls in no heavy library."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import knockgraph
+
+HEAVY = ("hydra", "lmdb", "pyarrow", "matplotlib", "torch_geometric", "pandas", "scipy", "triton")
+MEASURE = """
+import json, sys, time
+import torch
+before = set(sys.modules)
+start = time.perf_counter()
+import knockgraph
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "new": sorted({m.split(".")[0] for m in set(sys.modules) - before})}))
+"""
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[dict]:
+    runs = [
+        subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True) for _ in range(3)
+    ]
+    return [json.loads(run.stdout) for run in runs]
+
+
+def test_import_pulls_in_nothing_heavy(measured: list[dict]) -> None:
+    assert "knockgraph" in measured[0]["new"]
+    assert set(measured[0]["new"]) & set(HEAVY) == set()
+
+
+def test_import_costs_less_than_half_a_second_on_top_of_torch(measured: list[dict]) -> None:
+    # The smallest of three: the machine may be busy, the import may not be slow.
+    assert min(run["seconds"] for run in measured) < 0.5
+
+
+def test_every_public_name_is_there() -> None:
+    assert sorted(knockgraph.__all__) == knockgraph.__all__
+    for name in knockgraph.__all__:
+        assert getattr(knockgraph, name) is not None
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'knockgraph' has no attribute 'nonsense'"):
+        knockgraph.nonsense  # noqa: B018
+
+
+def test_every_error_is_a_knockgraph_error() -> None:
+    errors = [getattr(knockgraph, name) for name in knockgraph.__all__ if name.endswith("Error")]
+    assert len(errors) >= 12
+    assert all(issubclass(error, knockgraph.KnockgraphError) for error in errors)
