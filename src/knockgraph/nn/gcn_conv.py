@@ -44,7 +44,8 @@ class GCNConv(nn.Module):
         """See the formula above."""
         h = self.linear(x)
         h = h.unsqueeze(1) if x.dim() == 2 else h
-        d = (view.strength(relation).to(h.dtype) + 1).rsqrt().unsqueeze(-1)
+        precision = torch.float64 if h.dtype == torch.float64 else torch.float32
+        d = (view.strength(relation, precision) + 1).rsqrt().to(h.dtype).unsqueeze(-1)
         scaled = d * h
         y: Tensor = d * view.aggregate(relation, scaled) + d * scaled
         return y if self.bias is None else y + self.bias

@@ -4,8 +4,62 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 PALETTE = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9c6b4e", "#97bbf5")
+
+
+def lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> str:
+    """Curves over steps; SVG text."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = _axes(4.0)
+    for (name, points), color in zip(series.items(), PALETTE, strict=False):
+        axes.plot(
+            [p[0] for p in points],
+            [p[1] for p in points],
+            color=color,
+            label=name,
+            marker="." if len(points) < 30 else "",
+        )
+    if series:
+        axes.legend(frameon=False)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    return _svg(figure, plt)
+
+
+def scatter(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) -> str:
+    """Points and the diagonal; SVG text. Many points are drawn as one picture, so that the page stays small."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = _axes(5.0)
+    axes.scatter(x, y, s=6, color=PALETTE[0], alpha=0.4, linewidths=0, rasterized=len(x) > 500)
+    if len(x):
+        low, high = min(min(x), min(y)), max(max(x), max(y))
+        axes.plot([low, high], [low, high], color="#888888", linewidth=1)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    return _svg(figure, plt)
+
+
+def _axes(height: float) -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8.5, height), layout="constrained")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Any, plt: Any) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, dpi=150, metadata={"Date": None})
+    plt.close(figure)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
 
 
 def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str, title: str, log: bool = False) -> str:
@@ -17,14 +71,11 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str, title: str,
         title: Above the picture.
         log: Logarithmic axis: then only the totals are drawn, because parts of a bar cannot be read on it.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     labels = list(rows)
     parts: Sequence[str] = list(dict.fromkeys(part for row in rows.values() for part in row))
-    figure, axes = plt.subplots(figsize=(8.5, 0.42 * len(labels) + 1.3), layout="constrained")
+    figure, axes = _axes(0.42 * len(labels) + 1.3)
     totals = [sum(rows[label].values()) for label in labels]
     if log:
         axes.barh(labels, totals, color=PALETTE[0])
@@ -41,10 +92,5 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str, title: str,
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     axes.set_title(title, loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.12)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    plt.close(figure)
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return _svg(figure, plt)

@@ -139,6 +139,12 @@ class PerturbationBatch:
         ptr = self.perturbation_indices_ptr
         return replace(self, perturbation_indices_ptr=torch.cat([ptr, ptr[-1:]]), wild_type=True)
 
+    def only_wild_type(self) -> PerturbationBatch:
+        """A batch of nothing but the wild type, on the same device, for models that never look at perturbed graphs."""
+        none = self.perturbation_indices[:0]
+        ptr = self.perturbation_indices_ptr.new_zeros(2)
+        return PerturbationBatch(none, ptr, none, self.num_genes, wild_type=True, gene_list_hash=self.gene_list_hash)
+
     def tolist(self) -> list[list[int]]:
         """The deleted genes of each column."""
         ptr = self.perturbation_indices_ptr.tolist()

@@ -82,6 +82,15 @@ def read_screen(path: Path) -> Screen:
         raise error if str(file) in str(error) else ScreenError(f"{file}: {error}") from error
 
 
+def read_genotypes(path: Path) -> Screen:
+    """Only the genotypes of a table, for prediction; the phenotype column, if there is one, is not needed."""
+    table = read_table(path)
+    if "genotype" not in table.column_names:
+        raise ScreenError(f"{path} has no column 'genotype'; it has {', '.join(table.column_names)}")
+    genotypes = _genotypes(table.column("genotype"), path)
+    return Screen(genotypes, {"unmeasured": np.full(len(genotypes), np.nan)}, source=path.name)
+
+
 def read_table(file: Path) -> pa.Table:
     """Any of the accepted kinds of table, with errors that name the file."""
     import pyarrow as pa

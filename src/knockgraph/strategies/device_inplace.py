@@ -30,7 +30,7 @@ class DeviceInplace(IncidenceStrategy):
     def __init__(self, graph: CellGraph, direction: Direction = "both") -> None:
         super().__init__(graph, direction)
         for r, num_edges in enumerate(self.num_edges):
-            self.register_buffer(f"mask_{r}", torch.ones(num_edges * 0, dtype=torch.bool), persistent=False)
+            self.register_buffer(f"mask_{r}", torch.ones(num_edges, 0, dtype=torch.bool), persistent=False)
         pointers = [removed_by_gene(relation, direction)[0] for relation in graph.relations.values()]
         self.counter = RemovedCounter(pointers)
         self.columns = 0
@@ -88,6 +88,7 @@ class InplaceGraphs(EdgeMaskedGraphs):
             ptr, edge = strategy.incidence(r)
             removed, sample = removed_edges(ptr, edge, batch, None if known is None else known[r])
             places.append(removed * batch.num_columns + sample)
+            strategy.buffer(r, batch.num_columns)  # before it is borrowed: a new size may not fit the memory
         strategy.borrowed = True
         self.flipped = places
         self._fill(False)

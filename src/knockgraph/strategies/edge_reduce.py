@@ -39,7 +39,7 @@ def reduce_edges(
         total = messages.new_zeros(num_rows, *messages.shape[1:]).index_add(0, target, messages)
         if reduce == "sum":
             return total
-        return total / count_edges(target, num_rows, messages, mask).clamp(min=1)
+        return (total / count_edges(target, num_rows, messages, mask).clamp(min=1)).to(messages.dtype)
     if reduce not in ("max", "min"):
         raise StrategyError(f"unknown reduction {reduce!r}: use sum, mean, max or min")
     if tie is None:
@@ -92,6 +92,11 @@ def attend_edges(
         slope: Of the LeakyReLU.
         mask: bool ``[edges, …]`` or ``None``.
     """
+    if mask is not None:
+        # Not only the logits: 0 · NaN of a deleted gene would reach its neighbours and the gradient.
+        whole = mask.view(*mask.shape, 1, 1)
+        source = torch.where(whole, source, source.new_zeros(()))
+        target_state = torch.where(whole, target_state, target_state.new_zeros(()))
     logit = (torch.nn.functional.leaky_relu(source + target_state, slope) * attention).sum(-1)
     if mask is not None:
         logit = logit.masked_fill(~mask.unsqueeze(-1), float("-inf"))

@@ -82,13 +82,15 @@ class NodeMaskedGraphs(PerturbedGraphs):
 
     def _shared(self, operator: SparseOperator, x: Tensor, degree: Tensor | None) -> Tensor:
         """The samples share x: the wild type once, then a correction at the neighbours of the deleted genes."""
+        self._expanded(x)  # only to check its shape
+        precision = torch.float64 if x.dtype == torch.float64 else torch.float32  # 1 / degree is rounded
         return spmm_shared(
             operator,
             x,
             self.batch.perturbation_indices,
             self.batch.perturbation_indices_batch,
             self.batch.num_columns,
-            scale_out=self.keep if degree is None else self.keep / degree.clamp(min=1),
+            scale_out=self.keep if degree is None else self.keep / degree.to(precision).clamp(min=1),
             mask_in=self.strategy.direction == "both",
             backend=self.strategy.backend,
         )

@@ -85,7 +85,7 @@ class StoredMasks(EdgeStrategy):
 
     def _record(self, genes: npt.NDArray[np.int32]) -> bytes:
         masks = self.builder.masks(PerturbationBatch.from_lists([genes.tolist()], self.num_genes))
-        whole = torch.cat([mask[:, 0] for mask in masks]).to(torch.uint8).numpy()
+        whole = np.concatenate([np.empty(0, dtype=np.uint8), *(mask[:, 0].to(torch.uint8).numpy() for mask in masks)])
         return (np.packbits(whole) if self.packed else whole).tobytes()
 
     @property

@@ -40,7 +40,7 @@ class PerturbedGraphs(ABC):
         self.origin: Origin = origin
         self.keep = batch.keep()
         self._alive: Tensor | None = None
-        self._strength: dict[str, Tensor] = {}
+        self._strength: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def aggregate(self, relation: str, x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """Neighbours' features, reduced over each sample's remaining incoming edges of ``relation``.
@@ -58,6 +58,8 @@ class PerturbedGraphs(ABC):
     def aggregate_all(self, x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """All relations at once: ``[relations, num_genes, batch, channels]``, in the order of ``graph.relations``."""
         x = self._expanded(x)
+        if not self.strategy.relation_names:
+            return x.new_zeros(0, *x.shape)
         return torch.stack([self._aggregate(r, x, reduce) for r in range(len(self.strategy.relation_names))])
 
     def attend(self, relation: str, source: Tensor, target: Tensor, attention: Tensor, slope: float = 0.2) -> Tensor:
@@ -86,14 +88,21 @@ class PerturbedGraphs(ABC):
         """Remaining incoming edges, float32 ``[num_genes, batch]``."""
         return self._degree(self.strategy.relation_number(relation))
 
-    def strength(self, relation: str) -> Tensor:
-        """Sum of the remaining incoming edges' weights, ``[num_genes, batch]``; without weights the degree."""
+    def strength(self, relation: str, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Sum of the remaining incoming edges' weights, ``[num_genes, batch]``; without weights the degree.
+
+        Args:
+            relation: Name of the relation.
+            dtype: Of the result. A sum of weights is rounded, so a float64 model asks for float64.
+        """
         if not self.strategy.has_weights[self.strategy.relation_number(relation)]:
-            return self.degree(relation)
-        if relation not in self._strength:
-            ones = torch.ones(self.keep.shape[0], 1, device=self.keep.device)
-            self._strength[relation] = self.aggregate(relation, ones).squeeze(-1)
-        return self._strength[relation]
+            return self.degree(relation).to(dtype)
+        key = (relation, dtype)
+        if key not in self._strength:
+            ones = torch.ones(*self.keep.shape, 1, dtype=dtype, device=self.keep.device)
+            with torch.autocast(self.keep.device.type, enabled=False):
+                self._strength[key] = self.aggregate(relation, ones).squeeze(-1)
+        return self._strength[key]
 
     @property
     def reactions_alive(self) -> Tensor:

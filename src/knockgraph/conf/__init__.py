@@ -1,0 +1,1 @@
+"""The YAML files that Hydra composes."""

@@ -1,0 +1,77 @@
+"""What a model knows about a gene before it looks at the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from knockgraph.errors import StrategyError
+from knockgraph.graph import CellGraph
+
+
+class GeneInput(nn.Module):
+    r"""Learned embedding, given features, or both, then two layers of Linear, LayerNorm, GELU,
+
+    .. math:: x = \mathrm{pre}\bigl([e;\ f]\bigr).
+
+    A learned embedding says nothing about genes that no training sample deletes or reaches; those need features.
+    Features are standardised per column; they belong to the cell graph and are not part of a checkpoint.
+
+    Args:
+        graph: The cell graph.
+        channels: Channels of x and of the embedding.
+        embedding: Whether there is a learned embedding e.
+        features: Names of the graph's features to use as f.
+
+    Shapes:
+        nothing -> ``[num_genes, channels]``.
+    """
+
+    features: Tensor | None
+
+    def __init__(
+        self, graph: CellGraph, channels: int, embedding: bool = True, features: Sequence[str] = ()
+    ) -> None:
+        super().__init__()
+        unknown = [name for name in features if name not in graph.features]
+        if unknown:
+            known = ", ".join(graph.features) or "none"
+            raise StrategyError(f"the graph has no gene feature {unknown[0]!r}; it has {known}")
+        if not embedding and not features:
+            raise StrategyError("genes need an input: embedding=True, features=[…], or both")
+        self.embedding = nn.Parameter(torch.empty(graph.num_genes, channels)) if embedding else None
+        given = torch.cat([graph.features[name].float() for name in features], 1) if features else None
+        self.register_buffer("features", None if given is None else _standardised(given), persistent=False)
+        width = channels * embedding + (0 if given is None else given.shape[1])
+        self.preprocessor = nn.Sequential(
+            nn.Linear(width, channels),
+            nn.LayerNorm(channels),
+            nn.GELU(),
+            nn.Linear(channels, channels),
+            nn.LayerNorm(channels),
+            nn.GELU(),
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start anew."""
+        if self.embedding is not None:
+            nn.init.normal_(self.embedding)
+        for module in self.preprocessor:
+            if isinstance(module, (nn.Linear, nn.LayerNorm)):
+                module.reset_parameters()
+
+    def forward(self) -> Tensor:
+        """See the formula above."""
+        parts = [part for part in (self.embedding, self.features) if part is not None]
+        x: Tensor = self.preprocessor(torch.cat(parts, 1))
+        return x
+
+
+def _standardised(x: Tensor) -> Tensor:
+    """Columns with mean 0 and standard deviation 1; a constant column becomes 0."""
+    centred = x - x.mean(0)
+    deviation = centred.square().mean(0).sqrt()
+    return centred / torch.where(deviation > 0, deviation, torch.ones_like(deviation))

@@ -1,0 +1,48 @@
+"""What every model is: perturbed graphs in, one prediction per sample out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies import PerturbedGraphs
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says about a batch.
+
+    Attributes:
+        values: ``[samples, outputs]``, in label units (logits for classes).
+        embedding: ``[samples, channels]``, the perturbation embedding that a contrastive loss works on, or ``None``.
+        auxiliary: Scalar terms that the model defines itself, e.g. ``reconstruction``.
+    """
+
+    values: Tensor
+    embedding: Tensor | None = None
+    auxiliary: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class CellModel(nn.Module, ABC):
+    """A model, written once against :class:`PerturbedGraphs`.
+
+    Attributes:
+        perturbs: Whether it looks at the perturbed graphs. If so, the view's last column is the wild type
+            (``batch.with_wild_type()``); if not, the view is of the wild type alone (``batch.only_wild_type()``).
+    """
+
+    perturbs: ClassVar[bool] = True
+
+    @abstractmethod
+    def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
+        """Predict the samples of ``batch``.
+
+        Args:
+            view: The perturbed graphs, see :attr:`perturbs`.
+            batch: The samples, without the wild-type column.
+        """

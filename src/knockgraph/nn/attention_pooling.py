@@ -1,0 +1,52 @@
+"""One vector for all kept genes, or living reactions, of a sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class AttentionPooling(nn.Module):
+    r"""A mean over the rows that are kept, weighted by attention,
+
+    .. math:: z_b = \sum_i \frac{m_{ib} \exp g(x_{ib})}{\sum_j m_{jb} \exp g(x_{jb})}\; t(x_{ib}),
+
+    with a gate :math:`g` (2-layer MLP) and a transform :math:`t` (linear, GELU). What is in a row that is left out
+    (even NaN) does not matter; a sample without any row gets 0. Weights and sums are float32 (float64 for float64)
+    also under autocast: what is learned from is the small difference between two such means.
+
+    Args:
+        channels: Channels of x.
+
+    Shapes:
+        x ``[rows, batch, channels]``, keep ``[rows, batch]`` -> ``[batch, channels]``.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        hidden = max(channels // 2, 1)
+        self.gate = nn.Sequential(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, 1))
+        self.transform = nn.Sequential(nn.Linear(channels, channels), nn.GELU())
+
+    def reset_parameters(self) -> None:
+        """Start anew."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
+
+    def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+        """See the formula above."""
+        x = torch.where(keep.unsqueeze(-1), x, x.new_zeros(()))
+        logits = at_least_float32(self.gate(x).squeeze(-1))
+        # Not -inf: a sample without any row would become NaN.
+        logits = logits.masked_fill(~keep, torch.finfo(logits.dtype).min)
+        weight = torch.where(keep, logits.softmax(0), logits.new_zeros(()))
+        return (weight.unsqueeze(-1) * at_least_float32(self.transform(x))).sum(0)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.gate[0].in_features})"
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Half types become float32, the others stay."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

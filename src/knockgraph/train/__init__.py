@@ -1,0 +1,1 @@
+"""Training, evaluation and prediction: from a config to a run directory."""

@@ -1,0 +1,175 @@
+"""Checkpoints without pickle: tensors and JSON in the verified container, atomic, reopened after writing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from knockgraph.container import read_container, write_container
+from knockgraph.errors import FileFormatError, KnockgraphError
+
+FORMAT = "knockgraph.checkpoint"
+VERSION = 1
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+
+
+def save(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
+    """Write nested dicts, lists, numbers, texts and tensors; read them back to be sure."""
+    tensors: dict[str, Tensor] = {}
+    document = {"state": _encode(state, tensors, "")}
+    # Tensors that share memory are written once each; a checkpoint is about values.
+    written = write_container(path, FORMAT, VERSION, document, {k: t.clone() for k, t in tensors.items()})
+    if read_container(path, FORMAT, range(1, VERSION + 1)).content_hash != written:
+        raise KnockgraphError(f"the checkpoint {path} does not read back as it was written; check the disk")
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The inverse of :func:`save`. Nothing in the file is executed."""
+    contents = read_container(path, FORMAT, range(1, VERSION + 1))
+    try:
+        state: dict[str, Any] = _decode(contents.document["state"], contents.tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path} does not describe a valid checkpoint: {error}") from error
+    return state
+
+
+def _encode(value: Any, tensors: dict[str, Tensor], path: str) -> Any:
+    if isinstance(value, Tensor):
+        name = path or "tensor"
+        tensors[name] = value.detach()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        pairs = [[_plain(k, path), _encode(v, tensors, f"{path}/{k}" if path else str(k))] for k, v in value.items()]
+        return {"dict": pairs}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_encode(v, tensors, f"{path}/{i}") for i, v in enumerate(value)]}
+    return _plain(value, path)
+
+
+def _plain(value: Any, path: str) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}  # exact, also for inf and nan
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise KnockgraphError(f"a checkpoint cannot hold {type(value).__name__} (at {path or 'its top'})")
+
+
+def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        ((kind, content),) = value.items()
+        if kind == "tensor":
+            return tensors[content]
+        if kind == "float":
+            return float.fromhex(content)
+        if kind == "dict":
+            return {_decode(k, tensors): _decode(v, tensors) for k, v in content}
+        if kind in ("list", "tuple"):
+            items = [_decode(v, tensors) for v in content]
+            return items if kind == "list" else tuple(items)
+        raise ValueError(f"unknown entry {kind!r}")
+    return value
+
+
+class SafeCheckpointIO(CheckpointIO):
+    """Lightning's door to the functions above."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Write a checkpoint."""
+        del storage_options
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        save(path, checkpoint)
+
+    def load_checkpoint(self, path: Any, map_location: Any | None = None, **ignored: Any) -> dict[str, Any]:
+        """Read a checkpoint, on the CPU; Lightning moves what it restores."""
+        del map_location, ignored
+        return load(path)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Delete a checkpoint."""
+        Path(path).unlink(missing_ok=True)
+
+
+class Checkpoints(Callback):
+    """``last`` every n steps and after each validation; ``best-mse`` and ``best-pearson`` (or AUROC) when they improve.
+
+    The checkpoint before the last is kept as ``previous``, so that a damaged file never costs the whole run.
+
+    Args:
+        folder: Where they go.
+        every_n_steps: Optimizer steps between two ``last``.
+        best: Monitored metric → (file name, whether larger is better).
+    """
+
+    def __init__(self, folder: Path, every_n_steps: int, best: dict[str, tuple[str, bool]]) -> None:
+        self.folder = folder
+        self.every_n_steps = every_n_steps
+        self.best = best
+        self.values: dict[str, float] = {}
+        self._saved_at = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Best values so far."""
+        return {"values": dict(self.values)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue to compare with them."""
+        self.values = dict(state_dict["values"])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save between two optimizer steps only: gradients that are being accumulated are not part of a checkpoint."""
+        step = trainer.global_step
+        if step and step % self.every_n_steps == 0 and step != self._saved_at:
+            self._save_last(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep what is best, then the state itself."""
+        if trainer.sanity_checking:
+            return
+        for metric, (name, larger) in self.best.items():
+            value = trainer.callback_metrics.get(metric)
+            if value is None or not bool(torch.isfinite(value)):
+                continue
+            known = self.values.get(metric)
+            if known is None or (float(value) > known if larger else float(value) < known):
+                self.values[metric] = float(value)
+                trainer.save_checkpoint(self.folder / name)
+        self._save_last(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The final state."""
+        self._save_last(trainer)
+
+    def _save_last(self, trainer: Trainer) -> None:
+        self._saved_at = trainer.global_step
+        last = self.folder / LAST
+        if trainer.is_global_zero and last.is_file():
+            last.replace(self.folder / PREVIOUS)
+        trainer.save_checkpoint(last)
+
+
+def newest_valid(folder: Path) -> tuple[Path, list[str]]:
+    """The newest checkpoint that reads back whole, and what was wrong with newer ones."""
+    problems = []
+    for name in (LAST, PREVIOUS):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            load(path)
+        except FileFormatError as error:
+            problems.append(str(error))
+            continue
+        return path, problems
+    found = "; ".join(problems) or f"{folder} holds none"
+    raise KnockgraphError(f"there is no checkpoint to resume from: {found}; start the run anew")

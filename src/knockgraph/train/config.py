@@ -1,0 +1,227 @@
+"""The configuration: one typed schema, composed by Hydra from the YAML files in ``knockgraph/conf``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from knockgraph.errors import KnockgraphError
+
+
+class ConfigError(KnockgraphError, ValueError):
+    """The configuration does not fit the schema."""
+
+
+@dataclass
+class SplitConfig:
+    """Which experiments train, validate and test."""
+
+    kind: str = "genotype"  # random | genotype | unseen-genes | k-fold | file
+    file: str | None = None  # kind=file: a .split file made by 'knockgraph screen split'
+    seed: int = 0
+    fractions: list[float] = field(default_factory=lambda: [0.8, 0.1, 0.1])
+    unseen: str = "one"  # unseen-genes: one | any | all
+    held_out: float = 0.1  # unseen-genes: share of the genes held out for val and for test
+    folds: int = 5
+    fold: int = 0
+    subset: int | None = None
+
+
+@dataclass
+class DataConfig:
+    """Which cell graph, which screen, which labels."""
+
+    cell: str = "demo"  # demo | yeast-scale | a .cellgraph file
+    screen: str = "demo"  # demo | yeast-scale | a screen file (Parquet)
+    experiments: int | None = None  # built-in screens: how many
+    phenotype: str = "gene_interaction"
+    relations: list[str] | None = None  # only these; all by default
+    unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
+    missing: str = "error"  # experiments without a label: error | drop
+    transform: str = "standard"  # none | standard | min-max | robust
+    # Classification: an interaction is positive if its value is below the threshold and its p-value below max_p_value.
+    threshold: float | None = None
+    max_p_value: float | None = None
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+
+@dataclass
+class LoaderConfig:
+    """How batches come about."""
+
+    batch_size: int = 64  # per process
+    num_workers: int = 0
+    pin_memory: bool = False
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+    resident: bool = True  # with a GPU and no workers, the screen lives there
+
+
+@dataclass
+class NamedConfig:
+    """Something chosen by name, with its options."""
+
+    name: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW."""
+
+    lr: float = 3e-3
+    weight_decay: float = 1e-4
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+
+
+@dataclass
+class SchedulerConfig:
+    """Learning rate over time."""
+
+    name: str = "cosine"  # cosine | plateau | none
+    warmup_steps: int = 50
+    cycles: int = 1  # cosine: warm restarts over the run
+    min_factor: float = 0.02  # cosine: smallest share of lr
+    factor: float = 0.5  # plateau
+    patience: int = 5  # plateau
+
+
+@dataclass
+class TrainerConfig:
+    """How long, where, and with what care."""
+
+    max_epochs: int = 6
+    max_steps: int = -1
+    accelerator: str = "auto"  # auto | cpu | gpu
+    devices: int = 1
+    num_nodes: int = 1
+    precision: str = "32-true"  # 32-true | 64-true | bf16-mixed
+    gradient_clip: float = 10.0
+    accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})  # from epoch → batches per step
+    compile: bool = False
+    early_stopping: int | None = None  # epochs without a better validation MSE
+    log_every_n_steps: int = 10
+    plot_every_n_epochs: int = 0  # 0: only at the end
+    checkpoint_every_n_steps: int = 100
+    progress_bar: bool = True
+    baselines: list[str] = field(default_factory=lambda: ["mean", "additive", "ridge-pairs", "low-rank"])
+
+
+@dataclass
+class LoggingConfig:
+    """CSV and TensorBoard are always written."""
+
+    wandb: str = "off"  # off | offline | online
+    project: str = "knockgraph"
+
+
+@dataclass
+class Config:
+    """Everything that defines a run."""
+
+    task: str = "regression"  # regression | classification
+    seed: int = 0
+    run_dir: str | None = None  # default: runs/MODEL-STRATEGY-SEED-TIME
+    resume: bool = False  # continue the run in run_dir
+    data: DataConfig = field(default_factory=DataConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    model: NamedConfig = field(default_factory=lambda: NamedConfig("hetero"))
+    strategy: NamedConfig = field(default_factory=lambda: NamedConfig("node-mask"))
+    loss: NamedConfig = field(default_factory=lambda: NamedConfig("mse"))
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+_CHOICES = {
+    "task": ("regression", "classification"),
+    "data.unknown": ("error", "drop"),
+    "data.missing": ("error", "drop"),
+    "data.transform": ("none", "standard", "min-max", "robust"),
+    "data.split.kind": ("random", "genotype", "unseen-genes", "k-fold", "file"),
+    "data.split.unseen": ("one", "any", "all"),
+    "scheduler.name": ("cosine", "plateau", "none"),
+    "trainer.accelerator": ("auto", "cpu", "gpu"),
+    "trainer.precision": ("32-true", "64-true", "bf16-mixed"),
+    "logging.wandb": ("off", "offline", "online"),
+}
+_POSITIVE = (
+    "loader.batch_size",
+    "optimizer.lr",
+    "scheduler.cycles",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.log_every_n_steps",
+    "trainer.checkpoint_every_n_steps",
+)
+
+
+def compose(overrides: Sequence[str] = ()) -> Config:
+    """The config for a list of Hydra overrides such as ``trainer.max_epochs=3``; checked against the schema."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_module
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with initialize_config_module("knockgraph.conf", version_base="1.3"):
+            composed = hydra_compose("config", overrides=list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"the overrides cannot be applied: {_first_line(error)}") from error
+    return checked(composed)
+
+
+def load(path: Path) -> Config:
+    """The resolved config of a run directory."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    if not path.is_file():
+        raise ConfigError(f"there is no config at {path}; is {path.parent} a run directory?")
+    try:
+        return checked(OmegaConf.load(path))
+    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {_first_line(error)}") from error
+
+
+def dump(config: Config) -> str:
+    """The config as YAML text."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def checked(composed: Any) -> Config:
+    """Merge into the schema: unknown keys, wrong types and unknown choices are refused with the key's path."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), composed))  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or ""
+        raise ConfigError(f"config key {key!r}: {_first_line(error)}") from error
+    for path, allowed in _CHOICES.items():
+        value = _at(config, path)
+        if value not in allowed:
+            raise ConfigError(f"config key {path!r}: {value!r} is not one of {', '.join(allowed)}")
+    for path in _POSITIVE:
+        if not _at(config, path) > 0:
+            raise ConfigError(f"config key {path!r}: {_at(config, path)} must be greater than 0")
+    if config.trainer.max_epochs < 1 and config.trainer.max_steps < 1:
+        raise ConfigError("config key 'trainer.max_epochs': the run has no step; set it to 1 or more")
+    return config
+
+
+def _at(config: Any, path: str) -> Any:
+    for part in path.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,176 @@
+"""From the config to cell graph, screen, split, labels and loaders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+
+from knockgraph.errors import LabelError, ScreenError, SplitError
+from knockgraph.graph import CellGraph
+from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
+from knockgraph.screen.loader import Collate
+from knockgraph.screen.ragged import Ints
+from knockgraph.train.config import Config, ConfigError, DataConfig
+
+
+class TrainingData(LightningDataModule):
+    """What a run learns from.
+
+    Args:
+        config: The config.
+        graph: The cell graph.
+        screen: The experiments.
+        split: Which of them train, validate and test.
+
+    Attributes:
+        bound: The experiments bound to the graph; ``values`` hold the labels in original units (or classes).
+        rows: Part → positions in ``bound``.
+        transform: Fitted on the training part only.
+        collate: Set by the strategy; runs where the batches are made.
+    """
+
+    def __init__(self, config: Config, graph: CellGraph, screen: Screen, split: Split) -> None:
+        super().__init__()
+        split.check(screen)
+        data = config.data
+        self.config = config
+        self.graph = graph
+        self.screen = screen
+        self.split = split
+        self.classes = config.task == "classification"
+        bound = screen.bind(graph, data.phenotype, data.unknown, data.missing)  # type: ignore[arg-type]
+        self.bound = _as_classes(bound, data) if self.classes else bound
+        self.rows: dict[str, Ints] = {
+            part: self.bound.locate(rows, f"the {part} part") for part, rows in split.parts.items()
+        }
+        transform: Any = data.transform
+        self.transform = LabelTransform.fit(self.bound.values[self.rows["train"]], transform, self.classes)
+        self.collate: Collate | None = None
+
+    @staticmethod
+    def from_config(config: Config) -> TrainingData:
+        """Read or make everything that the config names."""
+        graph = load_graph(config.data)
+        screen = load_screen(config.data)
+        return TrainingData(config, graph, screen, make_split(config.data, screen))
+
+    def loader(self, part: str, shuffle: bool, rank: int = 0, world_size: int = 1) -> ScreenLoader:
+        """Batches of one part."""
+        loader = self.config.loader
+        resident = loader.resident and loader.num_workers == 0 and self._device().type == "cuda"
+        return ScreenLoader(
+            self.bound.to(self._device()) if resident else self.bound,
+            self.rows[part],
+            batch_size=loader.batch_size,
+            seed=self.config.seed,
+            shuffle=shuffle,
+            rank=rank,
+            world_size=world_size,
+            collate=self.collate,
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            persistent_workers=loader.persistent_workers and loader.num_workers > 0,
+            prefetch_factor=loader.prefetch_factor,
+        )
+
+    def train_dataloader(self) -> ScreenLoader:
+        """Shuffled, shared out over the ranks."""
+        return self._distributed("train", True)
+
+    def val_dataloader(self) -> ScreenLoader:
+        """In order."""
+        return self._distributed("val", False)
+
+    def test_dataloader(self) -> ScreenLoader:
+        """In order."""
+        return self._distributed("test", False)
+
+    def _distributed(self, part: str, shuffle: bool) -> ScreenLoader:
+        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        return self.loader(part, shuffle, rank, world)
+
+    def _device(self) -> torch.device:
+        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+
+    def targets(self, part: str) -> Tensor:
+        """Labels of a part in label units, ``[experiments, outputs]``."""
+        return self.transform(self.bound.values[self.rows[part]])
+
+
+def load_graph(data: DataConfig) -> CellGraph:
+    """The cell graph that the config names."""
+    if data.cell == "demo":
+        from knockgraph.sources.demo import demo_cell as make
+    elif data.cell == "yeast-scale":
+        from knockgraph.sources.yeast_scale import yeast_scale_cell as make
+    else:
+        graph = CellGraph.load(data.cell)
+        return _only(graph, data.relations)
+    return _only(make(), data.relations)
+
+
+def _only(graph: CellGraph, relations: list[str] | None) -> CellGraph:
+    if relations is None:
+        return graph
+    absent = [name for name in relations if name not in graph.relations]
+    if absent or not relations:
+        names = ", ".join(graph.relations)
+        what = f"the graph has no relation {absent[0]!r}" if absent else "no relation is left"
+        raise ConfigError(f"config key 'data.relations': {what}; it has {names}")
+    return CellGraph(graph.genes, {name: graph.relations[name] for name in relations}, graph.metabolism, graph.features)
+
+
+def load_screen(data: DataConfig) -> Screen:
+    """The screen that the config names."""
+    if data.screen == "demo":
+        from knockgraph.sources.demo import demo_screen as make
+    elif data.screen == "yeast-scale":
+        from knockgraph.sources.yeast_scale import yeast_scale_screen as make
+    else:
+        return Screen.load(Path(data.screen))
+    return make() if data.experiments is None else make(data.experiments)
+
+
+def make_split(data: DataConfig, screen: Screen) -> Split:
+    """The split that the config describes."""
+    s = data.split
+    if s.kind == "file":
+        if s.file is None:
+            raise ConfigError("config key 'data.split.file': kind=file needs the path of a .split file")
+        return Split.load(s.file, screen)
+    if s.kind == "unseen-genes":
+        return splits.unseen_genes(screen, s.unseen, s.held_out, s.seed, s.subset)  # type: ignore[arg-type]
+    if s.kind == "k-fold":
+        return splits.k_fold(screen, s.folds, s.fold, s.seed, s.subset)
+    make = splits.random if s.kind == "random" else splits.by_genotype
+    return make(screen, s.fractions, s.seed, s.subset)
+
+
+def _as_classes(bound: BoundScreen, data: DataConfig) -> BoundScreen:
+    """Values as 0 and 1: already so, or by threshold and p-value."""
+    from dataclasses import replace
+
+    values = bound.values
+    if data.threshold is not None:
+        positive = values < data.threshold
+        if data.max_p_value is not None:
+            name = f"{data.phenotype}.p_value"
+            if name not in bound.phenotype_stat_types:
+                raise ScreenError(f"data.max_p_value needs the statistic {name!r}, which this screen does not have")
+            column = bound.phenotype_stat_types.index(name)
+            positive &= bound.stat_values[:, column : column + 1] < data.max_p_value
+        values = positive.to(values.dtype)
+    found = np.unique(values.numpy())
+    if not set(found.tolist()) <= {0.0, 1.0}:
+        raise LabelError(
+            f"task=classification needs labels 0 and 1, but {data.phenotype} holds {found[0]:g} … {found[-1]:g}; "
+            "set data.threshold (and data.max_p_value) to make classes of them"
+        )
+    if len(found) < 2:
+        raise SplitError(f"all labels are {found[0]:g}, so there is nothing to classify; choose another threshold")
+    return replace(bound, values=values)

@@ -1,0 +1,136 @@
+"""After training, or at any time later: metrics of a split against baselines, predictions, the report."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knockgraph.container import atomic_write
+from knockgraph.errors import KnockgraphError
+from knockgraph.models import baselines
+from knockgraph.screen import Split
+from knockgraph.train.config import Config
+from knockgraph.train.data import TrainingData, load_graph, load_screen
+from knockgraph.train.metrics import classification_metrics, regression_metrics
+from knockgraph.train.run import Say, load_task, write_json
+from knockgraph.train.task import Task
+
+
+def finish(config: Config, data: TrainingData, task: Task, directory: Path, seconds: float, say: Say) -> None:
+    """Test the best checkpoint, write predictions, result and report."""
+    _, best = load_task(directory)
+    result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
+    result["training_seconds"] = seconds
+    result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    write_json(directory / "result.json", result)
+    from knockgraph.report.training import write_report
+
+    write_report(directory, config, result)
+    say(f"report {directory / 'report.html'}")
+
+
+def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cpu") -> dict[str, Any]:
+    """Metrics of a finished run on one part of its split, against the baselines."""
+    config, task = load_task(directory, which)
+    graph, screen = load_graph(config.data), load_screen(config.data)
+    data = TrainingData(config, graph, screen, Split.load(directory / "data.split", screen))
+    data.collate = task.strategy.collate
+    if task.strategy.placement == "stored":
+        task.strategy.prepare(data.bound, directory / "store")
+    return evaluate_part(config, data, task.to(device), part, None, say)
+
+
+def evaluate_part(
+    config: Config, data: TrainingData, task: Task, part: str, directory: Path | None, say: Say
+) -> dict[str, Any]:
+    """Predict one part and compare with what was measured and with every baseline."""
+    if part not in data.rows:
+        raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
+    prediction = predict_rows(task, data, part)
+    rows = data.rows[part]
+    target = data.targets(part)
+    score = _score(task.classes, data)
+    table = {config.model.name: score(prediction, target)}
+    for name in config.trainer.baselines:
+        start = time.perf_counter()
+        baseline = baselines.create(name)
+        baseline.fit(data.bound, data.rows["train"], data.targets("train"))
+        table[name] = score(baseline.predict(data.bound, rows), target)
+        table[name]["seconds"] = time.perf_counter() - start
+    ceiling = baselines.reproducibility_ceiling(data.screen)
+    measured, predicted = data.bound.values[rows], task.transform.invert(prediction.double())
+    if task.classes:
+        predicted = prediction.double().sigmoid()
+    if directory is not None:
+        _write_predictions(directory / "predictions.parquet", data, rows, measured, predicted)
+    _print(table, task.classes, ceiling, part, say)
+    return {
+        "part": part,
+        "experiments": len(rows),
+        "metrics": table,
+        "ceiling": ceiling,
+        "measured": measured[:, 0].tolist()[:5000],
+        "predicted": predicted[:, 0].tolist()[:5000],
+    }
+
+
+def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
+    """Predictions in label units, ``[experiments, outputs]``, in the order of ``data.rows[part]``."""
+    values = []
+    task.eval()
+    with torch.no_grad():
+        for batch in data.loader(part, shuffle=False):
+            values.append(task(batch.to(task.device)).values.float().cpu())
+    return torch.cat(values)
+
+
+def _score(classes: bool, data: TrainingData) -> Any:
+    def score(prediction: Tensor, target: Tensor) -> dict[str, float]:
+        if classes:
+            found = classification_metrics(prediction, target)
+        else:
+            found = regression_metrics(prediction, target, data.transform.scale)
+        return {name: float(value) for name, value in found.items()}
+
+    return score
+
+
+def _write_predictions(
+    path: Path, data: TrainingData, rows: np.ndarray[Any, Any], measured: Tensor, predicted: Tensor
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    screen, name = data.screen, data.config.data.phenotype
+    experiment = data.bound.experiment[rows].numpy()
+    table = pa.table(
+        {
+            "genotype": pa.array([list(screen.genotypes[int(row)]) for row in experiment], pa.list_(pa.string())),
+            "experiment": experiment,
+            f"measured_{name}": measured[:, 0].double().numpy(),
+            f"predicted_{name}": predicted[:, 0].numpy(),
+        }
+    )
+    with atomic_write(path) as part:
+        pq.write_table(table, part)
+
+
+def _print(table: dict[str, dict[str, float]], classes: bool, ceiling: float | None, part: str, say: Say) -> None:
+    shown = ("auroc", "average_precision") if classes else ("pearson", "spearman", "rmse_original")
+    width = max(map(len, table))
+    say(f"{part} part:")
+    for name, found in table.items():
+        figures = "  ".join(f"{key} {_number(found[key])}" for key in shown)
+        say(f"  {name:<{width}}  {figures}")
+    if ceiling is not None:
+        say(f"  {'ceiling':<{width}}  pearson {ceiling:.3f}")
+
+
+def _number(value: float) -> str:
+    return "    –" if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,109 @@
+"""How much memory a batch takes: predicted from two small ones, told before it is taken."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from knockgraph.errors import KnockgraphError
+
+
+class BatchTooLargeError(KnockgraphError):
+    """A batch does not fit, with what to change."""
+
+
+class PeakBytes(TorchDispatchMode):
+    """Counts the bytes of living tensors made inside the block, on any device.
+
+    Attributes:
+        peak: The most that was alive at one time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.peak = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._count(leaf.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        size = storage.nbytes()
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._release, key, size)
+
+    def _release(self, key: int, size: int) -> None:
+        self._seen.discard(key)
+        self.now -= size
+
+
+def predict_peak(step: Callable[[int], Any], batch_size: int, probes: tuple[int, int] = (2, 4)) -> int:
+    """Peak bytes of ``step(batch_size)``, extrapolated from two small batches: the peak is linear in the batch.
+
+    Args:
+        step: Runs a step of the given batch size.
+        batch_size: The one to predict.
+        probes: Two small batch sizes that are really run.
+    """
+    small, large = (_peak(step, n) for n in probes)
+    per_sample = max(large - small, 0) / (probes[1] - probes[0])
+    return int(small + per_sample * (batch_size - probes[0]))
+
+
+def largest_batch(
+    step: Callable[[int], Any], available: int, most: int = 4096, probes: tuple[int, int] = (2, 4)
+) -> int:
+    """The largest batch whose predicted peak stays below ``available`` bytes, at most ``most``, at least 1."""
+    small, large = (_peak(step, n) for n in probes)
+    per_sample = max((large - small) / (probes[1] - probes[0]), 1.0)
+    fixed = small - per_sample * probes[0]
+    return int(min(max((available - fixed) // per_sample, 1), most))
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that can still be taken on ``device``."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 4 * 2**30
+
+
+def explain(
+    error: BaseException, batch_size: int, strategy: str, predicted: int | None, device: torch.device
+) -> BatchTooLargeError:
+    """The message for a batch that did not fit."""
+    guess = "" if predicted is None else f", predicted {predicted / 1e9:,.1f} GB"
+    return BatchTooLargeError(
+        f"out of memory on {device} with batch size {batch_size} and strategy {strategy}{guess}, available "
+        f"{available_bytes(device) / 1e9:,.1f} GB; use a smaller batch size"
+        f"{'' if strategy == 'node-mask' else ' or the strategy node-mask, which keeps no edge messages'} "
+        f"({type(error).__name__})"
+    )
+
+
+def _peak(step: Callable[[int], Any], batch_size: int) -> int:
+    with PeakBytes() as counter:
+        step(batch_size)
+    return counter.peak

@@ -1,0 +1,77 @@
+"""Metrics over a whole split, exact across processes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """The rows of all processes, in the order of their ranks; the shares may differ in length and be empty."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return rows
+    length = torch.tensor([len(rows)], device=rows.device)
+    lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
+    dist.all_gather(lengths, length)
+    most = max(int(n) for n in lengths)
+    padded = rows.new_zeros(most, *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[: int(n)] for part, n in zip(parts, lengths, strict=True)])
+
+
+def pearson(x: Tensor, y: Tensor) -> Tensor:
+    """Correlation of two lists; NaN where one is constant."""
+    x, y = x.double() - x.double().mean(), y.double() - y.double().mean()
+    return (x @ y) / (x.norm() * y.norm())
+
+
+def spearman(x: Tensor, y: Tensor) -> Tensor:
+    """Correlation of ranks; ties share their mean rank."""
+    return pearson(_ranks(x), _ranks(y))
+
+
+def _ranks(x: Tensor) -> Tensor:
+    _, group, count = torch.unique(x, sorted=True, return_inverse=True, return_counts=True)
+    last = count.cumsum(0).double()
+    return ((2 * last - count + 1) / 2)[group]
+
+
+def regression_metrics(prediction: Tensor, target: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    """MSE, RMSE, Pearson and Spearman; errors also in original units.
+
+    Args:
+        prediction: ``[experiments, outputs]`` in label units.
+        target: The same shape.
+        scale: ``[outputs]``, original units per label unit.
+    """
+    squared = (prediction.double() - target.double()) ** 2
+    mse, original = squared.mean(), (squared * scale.to(squared) ** 2).mean()
+    correlations = [
+        torch.stack([function(prediction[:, k], target[:, k]) for k in range(target.shape[1])]).mean()
+        for function in (pearson, spearman)
+    ]
+    return {
+        "mse": mse,
+        "rmse": mse.sqrt(),
+        "pearson": correlations[0],
+        "spearman": correlations[1],
+        "mse_original": original,
+        "rmse_original": original.sqrt(),
+    }
+
+
+def classification_metrics(logit: Tensor, target: Tensor) -> dict[str, Tensor]:
+    """AUROC and average precision, and the cross-entropy of the logits ``[experiments, 1]``."""
+    score, truth = logit.double().squeeze(-1), target.squeeze(-1)
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits(score, truth.double())
+    both = bool((truth > 0.5).any()) and bool((truth < 0.5).any())
+    nan = torch.tensor(float("nan"), dtype=torch.float64, device=score.device)
+    return {
+        "bce": entropy,
+        "auroc": binary_auroc(score.sigmoid(), truth.long()).double() if both else nan,
+        "average_precision": binary_average_precision(score.sigmoid(), truth.long()).double() if both else nan,
+    }

@@ -1,0 +1,174 @@
+"""Prediction from a run directory: named genotypes, a table, or all combinations of a gene list, streamed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from knockgraph import strategies
+from knockgraph.container import atomic_write
+from knockgraph.errors import KnockgraphError
+from knockgraph.graph import CellGraph
+from knockgraph.screen import PerturbationBatch, Screen
+from knockgraph.train import memory
+from knockgraph.train.run import Say, load_task
+from knockgraph.train.task import Task, named
+
+_MOST_SHOWN = 20
+_SHARE_OF_MEMORY = 0.5  # of what is free: the predictor is good to some percent, others use the machine too
+
+
+def predict(
+    directory: Path,
+    output: Path | None,
+    *,
+    genes: list[str] | None = None,
+    screen: Path | None = None,
+    all_pairs: Path | None = None,
+    all_triples: Path | None = None,
+    batch_size: int | None = None,
+    strategy: str | None = None,
+    which: str = "best-mse",
+    device: str = "cpu",
+    say: Say = print,
+) -> dict[str, Any]:
+    """Predict and write, or print a few; see ``knockgraph predict --help``."""
+    given = [source for source in (genes, screen, all_pairs, all_triples) if source]
+    if len(given) != 1:
+        raise KnockgraphError("give exactly one of --genes, --screen, --all-pairs and --all-triples")
+    config, task = load_task(directory, which)
+    graph = CellGraph.load(directory / "cell.cellgraph")
+    if strategy is not None:
+        task.strategy = named("strategy", strategies.create, strategy, graph)
+    task = task.to(device)
+    genotypes, total = _genotypes(graph, genes, screen, all_pairs, all_triples)
+    if output is None and total > _MOST_SHOWN:
+        raise KnockgraphError(f"{total:,} genotypes are too many to print; write them to a file with -o FILE")
+    size = batch_size or choose_batch_size(task, graph.num_genes, total)
+    name = f"predicted_{config.data.phenotype}" + ("_probability" if task.classes else "")
+    written = 0
+    if output is None:
+        for indices, values in _batches(task, genotypes, graph.num_genes, size):
+            for row, value in zip(indices, values, strict=True):
+                say(f"{'+'.join(graph.genes[g] for g in row) or 'WT'}\t{value:.6g}")
+                written += 1
+    else:
+        written = _stream(output, graph, name, _batches(task, genotypes, graph.num_genes, size))
+        say(f"wrote {output}: {written:,} genotypes, column {name}")
+    return {"genotypes": written, "batch_size": size, "column": name, "output": None if output is None else str(output)}
+
+
+def choose_batch_size(task: Task, num_genes: int, total: int) -> int:
+    """What half of the free memory holds, at most 512 and never more than there is to predict."""
+
+    def step(n: int) -> None:
+        batch = PerturbationBatch.from_lists([[k % num_genes] for k in range(n)], num_genes).to(task.device)
+        with torch.no_grad():
+            task(_collated(task, batch))
+
+    available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
+    return max(min(memory.largest_batch(step, available, most=512), total), 1)
+
+
+def _collated(task: Task, batch: PerturbationBatch) -> PerturbationBatch:
+    return task.strategy.collate(batch) if task.strategy.placement == "device" else batch
+
+
+def _batches(
+    task: Task, genotypes: Iterable[tuple[int, ...]], num_genes: int, size: int
+) -> Iterator[tuple[list[tuple[int, ...]], list[float]]]:
+    task.eval()
+    iterator = iter(genotypes)
+    while chunk := list(itertools.islice(iterator, size)):
+        batch = _collated(task, PerturbationBatch.from_lists(chunk, num_genes)).to(task.device)
+        try:
+            with torch.no_grad():
+                values = task(batch).values[:, 0].double().cpu()
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise memory.explain(error, size, task.strategy.name, None, task.device) from error
+        except RuntimeError as error:
+            if "not enough memory" not in str(error):  # how torch reports it on a CPU
+                raise
+            raise memory.explain(error, size, task.strategy.name, None, task.device) from error
+        values = values.sigmoid() if task.classes else task.transform.invert(values.unsqueeze(1)).squeeze(1)
+        yield chunk, values.tolist()
+
+
+def _genotypes(
+    graph: CellGraph,
+    genes: list[str] | None,
+    screen: Path | None,
+    all_pairs: Path | None,
+    all_triples: Path | None,
+) -> tuple[Iterable[tuple[int, ...]], int]:
+    """Gene indices of each genotype, lazily, and how many there are; names are resolved before any work."""
+    if genes:
+        lists = [[name.strip() for name in text.split(",") if name.strip()] for text in genes]
+        named_genes = sorted({name for names in lists for name in names})
+        row = dict(zip(named_genes, graph.gene_index(named_genes).tolist(), strict=True))
+        return [tuple(sorted({row[name] for name in names})) for names in lists], len(lists)
+    if screen is not None:
+        table = _table(screen)
+        row_of = graph.gene_index(table.genotypes.names).numpy()
+        ptr, codes = table.genotypes.ptr, table.genotypes.codes
+        rows = (tuple(sorted(set(row_of[codes[ptr[i] : ptr[i + 1]]].tolist()))) for i in range(len(table)))
+        return rows, len(table)
+    path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
+    assert path is not None
+    if not path.is_file():
+        raise KnockgraphError(f"cannot read {path}: there is no such file")
+    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    chosen = np.unique(graph.gene_index(names).numpy()).tolist()
+    if len(chosen) < k:
+        raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
+    return itertools.combinations(chosen, k), math.comb(len(chosen), k)
+
+
+def _table(path: Path) -> Screen:
+    """A screen file, or any table with a ``genotype`` column."""
+    from knockgraph.errors import FileFormatError
+    from knockgraph.sources.tables import read_genotypes
+
+    if path.name.endswith(".parquet"):
+        try:
+            return Screen.load(path)
+        except FileFormatError as error:
+            if "not a knockgraph screen" not in str(error):
+                raise
+    return read_genotypes(path)
+
+
+def _stream(
+    output: Path, graph: CellGraph, name: str, batches: Iterable[tuple[list[tuple[int, ...]], list[float]]]
+) -> int:
+    """Write batch by batch, so that millions of genotypes never stand in memory together."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([("genotype", pa.list_(pa.string())), (name, pa.float64())])
+    names = graph.genes.names
+    written = 0
+    with atomic_write(output) as part, pq.ParquetWriter(part, schema) as writer:
+        waiting: list[tuple[list[str], float]] = []
+        for rows, values in batches:
+            waiting.extend(([names[g] for g in row], value) for row, value in zip(rows, values, strict=True))
+            if len(waiting) >= 65_536:
+                written += _flush(writer, schema, name, waiting)
+        written += _flush(writer, schema, name, waiting)
+    return written
+
+
+def _flush(writer: Any, schema: Any, name: str, waiting: list[tuple[list[str], float]]) -> int:
+    import pyarrow as pa
+
+    columns = {"genotype": [row for row, _ in waiting], name: [value for _, value in waiting]}
+    writer.write_table(pa.table(columns, schema=schema))
+    count = len(waiting)
+    waiting.clear()
+    return count

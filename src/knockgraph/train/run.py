@@ -1,0 +1,221 @@
+"""A training run: its directory, its trainer, its result.
+
+A run directory holds::
+
+    config.yaml           the resolved config
+    cell.cellgraph        the cell graph, so that the directory predicts by itself
+    data.split            which experiments trained, validated and tested
+    metrics.csv           one row per logged step and epoch (TensorBoard events beside it)
+    checkpoints/          last, previous, best-mse, best-pearson
+    predictions.parquet   the test part: genes, measured, predicted
+    result.json           the figures of the report
+    report.html           curves, predicted against measured, the table against baselines
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.strategies import DDPStrategy
+
+from knockgraph.container import atomic_write
+from knockgraph.errors import KnockgraphError
+from knockgraph.train import checkpoints
+from knockgraph.train.config import Config, dump, load
+from knockgraph.train.data import TrainingData
+from knockgraph.train.task import Task
+
+Say = Callable[[str], None]
+_BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
+_BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}
+
+
+class Throughput(pl.Callback):
+    """Steps and samples per second of each training epoch, by the wall clock."""
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock."""
+        self._start, self._steps, self._samples = time.perf_counter(), 0, 0
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count; validation inside the epoch is not counted because the clock is read here."""
+        self._steps += 1
+        self._samples += batch.step_size
+        self._seconds = time.perf_counter() - self._start
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the rates."""
+        if self._steps:
+            rates = {
+                "train/it_per_s": self._steps / self._seconds,
+                "train/samples_per_s": self._samples / self._seconds,
+            }
+            pl_module.log_dict(rates)
+
+
+def train(config: Config, say: Say = print) -> Path:
+    """Run or resume what the config says; returns the run directory."""
+    directory = _directory(config)
+    folder = directory / "checkpoints"
+    resume_from: Path | None = None
+    if config.resume:
+        kept = load(directory / "config.yaml")
+        kept.resume, kept.run_dir, kept.trainer.max_epochs = True, str(directory), config.trainer.max_epochs
+        config = kept
+        resume_from, problems = checkpoints.newest_valid(folder)
+        for problem in problems:
+            say(f"skipped: {problem}")
+        say(f"resuming from {resume_from}")
+    elif (folder / checkpoints.LAST).exists():
+        raise KnockgraphError(
+            f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
+        )
+    quiet()
+    data = TrainingData.from_config(config)
+    task = Task(config, data.graph, data.transform)
+    data.collate = task.strategy.collate
+    task.strategy.prepare(data.bound, directory / "store")
+    trainer = _trainer(config, directory, folder)
+    if trainer.is_global_zero:
+        _write_directory(config, data, directory)
+        _announce(config, data, task, directory, say)
+    start = time.perf_counter()
+    trainer.fit(task, datamodule=data, ckpt_path=None if resume_from is None else str(resume_from))
+    seconds = time.perf_counter() - start
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if trainer.is_global_zero:
+        from knockgraph.train.evaluate import finish
+
+        finish(config, data, task, directory, seconds, say)
+    return directory
+
+
+def _directory(config: Config) -> Path:
+    if config.run_dir is not None:
+        return Path(config.run_dir)
+    if config.resume:
+        raise KnockgraphError("resume=true needs run_dir=DIRECTORY, the run to continue")
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{config.model.name}-{config.strategy.name}-seed{config.seed}-{stamp}"
+
+
+def _trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
+    t = config.trainer
+    classes = config.task == "classification"
+    callbacks: list[pl.Callback] = [
+        Throughput(),
+        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, _BEST_CLASSES if classes else _BEST_REGRESSION),
+    ]
+    if t.accumulate != {0: 1}:
+        callbacks.append(GradientAccumulationScheduler(t.accumulate))
+    if t.early_stopping is not None:
+        callbacks.append(EarlyStopping("val/bce" if classes else "val/mse", patience=t.early_stopping))
+    if t.progress_bar:
+        callbacks.append(TQDMProgressBar(refresh_rate=10))
+    loggers: list[Logger] = [
+        CSVLogger(directory, name="", version=""),
+        TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"),
+    ]
+    if config.logging.wandb != "off":
+        loggers.append(
+            WandbLogger(project=config.logging.project, save_dir=directory, offline=config.logging.wandb == "offline")
+        )
+    several = t.devices * t.num_nodes > 1
+    return pl.Trainer(
+        accelerator=t.accelerator,
+        devices=t.devices,
+        num_nodes=t.num_nodes,
+        strategy=DDPStrategy(find_unused_parameters=False, broadcast_buffers=False) if several else "auto",
+        precision=t.precision,  # type: ignore[arg-type]
+        max_epochs=t.max_epochs,
+        max_steps=t.max_steps,
+        gradient_clip_val=t.gradient_clip,
+        logger=loggers,
+        callbacks=callbacks,
+        plugins=[checkpoints.SafeCheckpointIO()],
+        enable_checkpointing=False,  # ours above: without pickle, verified
+        enable_progress_bar=t.progress_bar,
+        enable_model_summary=False,
+        log_every_n_steps=t.log_every_n_steps,
+        use_distributed_sampler=False,  # the loader shares the experiments out itself
+        num_sanity_val_steps=1,
+        default_root_dir=directory,
+    )
+
+
+def quiet() -> None:
+    """Silence advice of Lightning that does not apply here; real warnings stay."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for text in (".*does not have many workers.*", ".*exists and is not empty.*", ".*GPU available but not used.*"):
+        warnings.filterwarnings("ignore", text)
+
+
+def _write_directory(config: Config, data: TrainingData, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    with atomic_write(directory / "config.yaml") as part:
+        part.write_text(dump(config), encoding="utf-8")
+    data.graph.save(directory / "cell.cellgraph")
+    data.split.save(directory / "data.split")
+
+
+def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
+    sizes = ", ".join(f"{part} {len(rows):,}" for part, rows in data.rows.items())
+    parameters = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    memory = ", ".join(f"{part} {n / 1e6:,.1f} MB" for part, n in task.strategy.memory().items())
+    say(f"{data.graph}")
+    say(f"{len(data.bound):,} experiments ({sizes}); phenotype {config.data.phenotype}, task {config.task}")
+    say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
+    if not task.strategy.exact:
+        say(f"note: the strategy {config.strategy.name} is approximate with these options")
+    dropped = data.bound.report
+    if dropped.with_unknown_genes or dropped.without_label:
+        say(
+            f"note: left out {dropped.with_unknown_genes:,} experiments with unknown genes "
+            f"({', '.join(dropped.unknown_genes[:5])}) and {dropped.without_label:,} without a label"
+        )
+    say(f"run directory {directory}")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON atomically."""
+    with atomic_write(path) as part:
+        part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
+    """The task of a finished run, with the weights of a checkpoint, and its config."""
+    from knockgraph.graph import CellGraph
+    from knockgraph.screen import LabelTransform
+
+    config = load(directory / "config.yaml")
+    config.trainer.compile = False
+    path = directory / "checkpoints" / f"{which}.ckpt"
+    if not path.is_file():
+        raise KnockgraphError(f"{directory} has no checkpoint {which!r}; has the run validated at least once?")
+    state = checkpoints.load(path)
+    graph = CellGraph.load(directory / "cell.cellgraph")
+    about = state["knockgraph"]
+    if about["gene_list_hash"] != graph.gene_list_hash:
+        raise KnockgraphError(f"the checkpoint {path} was trained on another gene list than {directory}/cell.cellgraph")
+    task = Task(config, graph, LabelTransform.from_state_dict(about["transform"]))
+    if config.trainer.precision == "64-true":
+        task = task.double()
+    try:
+        task.load_state_dict(state["state_dict"])
+    except RuntimeError as error:
+        raise KnockgraphError(f"the checkpoint {path} does not fit the model of its config: {error}") from error
+    task.eval()
+    return config, task

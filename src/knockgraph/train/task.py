@@ -1,0 +1,213 @@
+"""The Lightning task: one step from a batch to a loss, and the metrics of a split."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch import distributed as dist
+
+from knockgraph import losses, models, strategies
+from knockgraph.errors import StrategyError
+from knockgraph.graph import CellGraph
+from knockgraph.models.model import CellModel, Prediction
+from knockgraph.screen import LabelTransform, PerturbationBatch
+from knockgraph.train.config import Config, ConfigError
+from knockgraph.train.metrics import classification_metrics, gather_rows, regression_metrics
+
+
+class Task(LightningModule):
+    """Model, strategy and loss, trained together.
+
+    Args:
+        config: The config.
+        graph: The cell graph.
+        transform: Labels' original units ↔ label units.
+    """
+
+    def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
+        super().__init__()
+        self.config = config
+        self.transform = transform
+        self.classes = config.task == "classification"
+        self.graph_hash = graph.gene_list_hash
+        torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
+        self.model = named("model", models.create, config.model.name, graph, **config.model.options)
+        self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
+        self.loss = named("loss", losses.create, config.loss.name, **config.loss.options)
+        # The tables are the same everywhere by construction; DDP must not send them around.
+        self._ddp_params_and_buffers_to_ignore = [f"strategy.{name}" for name, _ in self.strategy.named_buffers()]
+        self._open = contextlib.ExitStack()
+        self._outputs: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._to_restore: dict[str, Any] | None = None
+        if config.trainer.compile:
+            self.model.compile(dynamic=False)
+
+    def forward(self, batch: PerturbationBatch) -> Prediction:
+        """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
+        with self.strategy(self._columns(batch)) as view:
+            prediction: Prediction = self.model(view, batch)
+        return prediction
+
+    def _columns(self, batch: PerturbationBatch) -> PerturbationBatch:
+        model = self.model
+        assert isinstance(model, CellModel)
+        return batch.with_wild_type() if model.perturbs else batch.only_wild_type()
+
+    def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
+        """One step; the perturbed graphs stay open until the backward pass is done."""
+        self._open.close()
+        view = self._open.enter_context(self.strategy(self._columns(batch)))
+        prediction = self.model(view, batch)
+        parts = self.loss(
+            prediction,
+            self._target(batch, prediction.values.dtype),
+            step_size=batch.step_size,
+            world_size=self.trainer.world_size,
+            epoch=self.current_epoch,
+        )
+        self.log("train/loss", parts.total.detach(), batch_size=batch.num_samples)
+        if len(parts.parts) > 1:
+            self.log_dict({f"train/{k}": v for k, v in parts.parts.items()}, batch_size=batch.num_samples)
+        total: Tensor = parts.total
+        return total
+
+    def on_after_backward(self) -> None:
+        """Give borrowed buffers back."""
+        self._open.close()
+
+    def _target(self, batch: PerturbationBatch, dtype: torch.dtype) -> Tensor:
+        values = batch.phenotype_values
+        if values is None:
+            raise StrategyError("this batch has no labels; use predict for experiments without them")
+        kind = torch.float64 if dtype == torch.float64 else torch.float32
+        return self.transform(values.to(kind))
+
+    def validation_step(self, batch: PerturbationBatch, batch_idx: int) -> None:
+        """Collect predictions; metrics are made of all of them."""
+        self._collect(batch)
+
+    def test_step(self, batch: PerturbationBatch, batch_idx: int) -> None:
+        """As in validation."""
+        self._collect(batch)
+
+    def _collect(self, batch: PerturbationBatch) -> None:
+        values = self(batch).values.detach()
+        values = values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
+        experiment = batch.experiment
+        assert experiment is not None
+        self._outputs.append((values, self._target(batch, values.dtype), experiment))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log ``val/…``."""
+        self._log_metrics("val")
+
+    def on_test_epoch_end(self) -> None:
+        """Log ``test/…``."""
+        self._log_metrics("test")
+
+    def _log_metrics(self, part: str) -> None:
+        prediction, target, _ = self.collected()
+        self._outputs.clear()
+        found = (
+            classification_metrics(prediction, target)
+            if self.classes
+            else regression_metrics(prediction, target, self.transform.scale)
+        )
+        self.log_dict({f"{part}/{name}": value.float() for name, value in found.items()}, rank_zero_only=False)
+
+    def collected(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Predictions, targets (label units) and experiments of all ranks since the last call."""
+        prediction, target, experiment = (torch.cat(part) for part in zip(*self._outputs, strict=True))
+        return gather_rows(prediction), gather_rows(target), gather_rows(experiment)
+
+    def configure_optimizers(self) -> Any:
+        """AdamW and the configured schedule."""
+        o, s = self.config.optimizer, self.config.scheduler
+        parameters = [p for p in self.parameters() if p.requires_grad]
+        fused = all(p.is_cuda for p in parameters)
+        optimizer = torch.optim.AdamW(
+            parameters, o.lr, (o.betas[0], o.betas[1]), weight_decay=o.weight_decay, fused=fused
+        )
+        if s.name == "none":
+            return optimizer
+        if s.name == "plateau":
+            mode: Any = "min"
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, factor=s.factor, patience=s.patience)
+            monitor = "val/bce" if self.classes else "val/mse"
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": monitor}}
+        total = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: cosine_factor(step, total, s.warmup_steps, s.cycles, s.min_factor)
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Indices and labels only, without waiting."""
+        return batch.to(device, non_blocking=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what each rank has for itself: random state and the loss's buffers."""
+        checkpoint["knockgraph"] = {
+            "gene_list_hash": self.graph_hash,
+            "transform": self.transform.state_dict(),
+            "ranks": _all_ranks(
+                {
+                    "random": torch.get_rng_state(),
+                    "cuda_random": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+                    "loss": {k: v.cpu() if isinstance(v, Tensor) else v for k, v in self.loss.state_dict().items()},
+                }
+            ),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Remember it for :meth:`on_train_start`: the sanity check must not use the restored random state up."""
+        self._to_restore = checkpoint["knockgraph"]
+
+    def on_train_start(self) -> None:
+        """Restore what this rank had for itself."""
+        if self._to_restore is None:
+            return
+        ranks = self._to_restore["ranks"]
+        if self.global_rank < len(ranks):
+            mine = ranks[self.global_rank]
+            torch.set_rng_state(mine["random"])
+            if mine["cuda_random"] is not None and torch.cuda.is_available():
+                torch.cuda.set_rng_state(mine["cuda_random"])
+            self.loss.load_state_dict(mine["loss"])
+        self._to_restore = None
+
+
+def cosine_factor(step: int, total: int, warmup: int, cycles: int, least: float) -> float:
+    r"""Linear warm-up, then ``cycles`` cosines from 1 to ``least``: the factor on the learning rate.
+
+    .. math:: f = l + (1 - l)\,\tfrac12\bigl(1 + \cos(\pi\, p)\bigr), \quad p = \mathrm{frac}(\text{cycles} \cdot t)
+
+    >>> [round(cosine_factor(step, 100, 10, 1, 0.0), 2) for step in (0, 9, 10, 55, 100)]
+    [0.1, 1.0, 1.0, 0.5, 0.0]
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    t = min((step - warmup) / max(total - warmup, 1), 1.0)
+    p = 1.0 if t >= 1.0 else (cycles * t) % 1.0
+    return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * p))
+
+
+def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) -> Any:
+    """Create something by name; an option it does not have is reported with its place in the config."""
+    try:
+        return create(name, *arguments, **options)
+    except TypeError as error:
+        raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be made: {error}") from error
+
+
+def _all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return [state]
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, state)
+    return ranks
