@@ -115,7 +115,7 @@ def attend(
     slope: float = 0.2,
 ) -> Tensor:
     """GATv2 over each sample's own incoming edges; states float64 [num_genes, batch, heads, channels]."""
-    num_genes, batch, heads, channels = source.shape
+    num_genes, _, heads, channels = source.shape
     zero = (source.sum() + target.sum() + attention.sum()) * 0
     columns = []
     for sample, deleted in enumerate(genotypes):

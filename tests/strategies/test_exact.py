@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -85,7 +85,7 @@ class Expected:
         self.alive = slow.alive(case.rules, sets)
 
 
-@lru_cache(maxsize=None)
+@cache
 def expected_of(name: str, direction: str) -> Expected:
     return Expected(CASES[name], direction)
 

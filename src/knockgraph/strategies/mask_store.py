@@ -3,10 +3,11 @@
 Folder::
 
     data.mdb        LMDB: key = 16-byte BLAKE2b of the sorted gene indices (int32), value = the record
-    manifest.json   written last: format, version, kind, direction, gene-list hash, edge hash, number of records
+    manifest.json   written last: format, version, kind, direction, gene-list hash, edge hash, number of records, bytes
 
-A folder without a manifest is an unfinished or foreign one and is refused. Every record ends with the first eight bytes
-of its own BLAKE2b, so a damaged one is noticed when it is read.
+A folder without a manifest is an unfinished or foreign one and is refused. Every record starts with its length and ends
+with an eight-byte BLAKE2b of its key and itself, so a damaged one, or one found under another's key, is noticed when it
+is read, and a damaged length does not make the reader run past the end of the file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,14 +85,15 @@ class MaskStore:
         sets = self._sets(genotypes)
         needed = len(sets) * (record_bytes + 64)
         self._claim(folder, needed)
-        # The map is only address space; the file grows as it is filled.
-        environment = lmdb.open(str(folder), map_size=max(2 * needed, 2**26) + 2**26, subdir=True, lock=False)
+        # The map is only address space; the file grows as it is filled, and records may be larger than the typical one.
+        map_size = max(2 * needed, min(shutil.disk_usage(folder).free, 2**40)) + 2**26
+        environment = lmdb.open(str(folder), map_size=map_size, subdir=True, lock=False)
         try:
             pending = 0
             transaction = environment.begin(write=True)
             for genes in sets:
                 value = record(genes)
-                transaction.put(_key(genes), value + _digest(value))
+                transaction.put(key := _key(genes), _sealed(key, value))
                 pending += len(value)
                 if pending >= _COMMIT_EVERY:
                     transaction.commit()
@@ -102,13 +105,12 @@ class MaskStore:
         finally:
             environment.close()
         with atomic_write(folder / "manifest.json") as part:
-            part.write_text(json.dumps({**self.identity, "records": len(sets)}, indent=1))
+            size = (folder / "data.mdb").stat().st_size
+            part.write_text(json.dumps({**self.identity, "records": len(sets), "bytes": size}, indent=1))
         self.use(folder)
 
     def _claim(self, folder: Path, needed: int) -> None:
         """Make ``folder`` ready for writing, or refuse it."""
-        import shutil
-
         if folder.exists() and not folder.is_dir():
             raise StrategyError(f"{folder} is a file; give a folder for the store")
         strangers = (
@@ -140,8 +142,10 @@ class MaskStore:
             raise NotPreparedError(
                 f"{folder} holds no finished store (no manifest.json); call strategy.prepare(genotypes, directory)"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise FileFormatError(f"{folder}/manifest.json is damaged ({error}); prepare the store again") from error
+        if not isinstance(manifest, dict):
+            raise FileFormatError(f"{folder}/manifest.json is damaged (not an object); prepare the store again")
         for key, mine in self.identity.items():
             if manifest.get(key) != mine:
                 if key in ("gene_list_hash", "edges_hash"):
@@ -151,6 +155,9 @@ class MaskStore:
                 raise NotPreparedError(
                     f"the store in {folder} has {key}={manifest.get(key)!r}, but {mine!r} is needed; prepare it again"
                 )
+        data = folder / "data.mdb"
+        if not data.is_file() or data.stat().st_size != manifest.get("bytes"):
+            raise FileFormatError(f"{data} is missing or not of the size that its manifest tells; prepare it again")
         self.directory = folder
         self._opened = None
 
@@ -161,22 +168,29 @@ class MaskStore:
             raise NotPreparedError(
                 f"the {kind} strategy was not prepared; call strategy.prepare(genotypes, directory) first"
             )
+        try:
+            return self._records(batch)
+        except _lmdb().Error as error:
+            raise FileFormatError(f"the store in {self.directory} is damaged ({error}); prepare it again") from error
+
+    def _records(self, batch: PerturbationBatch) -> list[bytes]:
         records = []
         with self._environment().begin(buffers=True) as transaction:
             for column, genes in enumerate(batch.tolist()):
-                found = transaction.get(_key(np.array(sorted(genes), dtype=np.int32)))
+                key = _key(np.array(sorted(genes), dtype=np.int32))
+                found = transaction.get(key)
                 if found is None:
                     raise NotPreparedError(
                         f"the store in {self.directory} has no record for sample {column} (deleted genes {genes}); "
                         "prepare it for these genotypes too"
                     )
-                value = bytes(found)
-                if _digest(value[:-_CHECK]) != value[-_CHECK:]:
+                value = _unsealed(key, found)
+                if value is None:
                     raise FileFormatError(
                         f"the record of sample {column} (deleted genes {genes}) in {self.directory} is damaged; "
                         "prepare the store again"
                     )
-                records.append(value[:-_CHECK])
+                records.append(value)
         return records
 
     def _environment(self) -> Any:
@@ -209,6 +223,9 @@ class MaskStore:
             flat, ptr = genotypes.indices.cpu().numpy(), genotypes.host_ptr
             lists = (flat[a:b] for a, b in itertools.pairwise(ptr.tolist()))
         elif isinstance(genotypes, PerturbationBatch):
+            known = (None, self.identity["gene_list_hash"])
+            if genotypes.num_genes != self.num_genes or genotypes.gene_list_hash not in known:
+                raise GeneListMismatchError("this batch is about another gene list; bind its screen to this graph")
             lists = genotypes.tolist()
         else:
             lists = PerturbationBatch.from_lists(genotypes, self.num_genes).tolist()
@@ -223,8 +240,19 @@ def _key(genes: npt.NDArray[np.int32]) -> bytes:
     return hashlib.blake2b(genes.tobytes(), digest_size=16).digest()
 
 
-def _digest(value: bytes) -> bytes:
-    return hashlib.blake2b(value, digest_size=_CHECK).digest()
+def _sealed(key: bytes, record: bytes) -> bytes:
+    """The record with its length in front and its digest behind."""
+    value = (len(record) + 2 * _CHECK).to_bytes(_CHECK, "little") + record
+    return value + hashlib.blake2b(value, digest_size=_CHECK, key=key).digest()
+
+
+def _unsealed(key: bytes, found: memoryview) -> bytes | None:
+    """The record, or None if it is damaged. Nothing but the length is touched until the length is known to be right."""
+    if len(found) < 2 * _CHECK or int.from_bytes(found[:_CHECK], "little") != len(found):
+        return None
+    value = bytes(found)
+    record = value[_CHECK:-_CHECK]
+    return record if _sealed(key, record) == value else None
 
 
 def _lmdb() -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.edge_lists import EdgeListedGraphs, EdgeListStrategy, SampleEdges
+from knockgraph.strategies.edge_masks import check_columns
 from knockgraph.strategies.strategy import Direction, as_batch
 
 
@@ -56,6 +57,7 @@ class SubgraphBuilder:
             "sample": torch.repeat_interleave(torch.arange(batch.num_columns), sizes[1:]),
             "edges": [torch.cat(parts, 1) if parts else torch.empty(2, 0, dtype=torch.long) for parts in edges],
             "weights": [torch.cat(parts) if parts else None for parts in weights],
+            "columns": batch.num_columns,
         }
         return replace(batch, payload=payload)
 
@@ -76,11 +78,13 @@ class Subgraph(EdgeListStrategy):
         return self.builder.collate
 
     def _view(self, batch: PerturbationBatch) -> EdgeListedGraphs:
-        made_in_worker = isinstance(batch.payload, dict) and "gene" in batch.payload
         payload = batch.payload
-        if not made_in_worker or (batch.wild_type and int(payload["sample"].max()) + 1 < batch.num_columns):
+        made_in_worker = isinstance(payload, dict) and "gene" in payload
+        if made_in_worker:
+            check_columns(batch, payload["columns"])
+            made_in_worker = payload["columns"] == batch.num_columns
+        if not made_in_worker:
             # Bare, or the wild type was added after collation: its graph has to be cut out too.
-            made_in_worker = False
             payload = self.builder.collate(batch.to("cpu")).payload
         place = self.device
         lists = [

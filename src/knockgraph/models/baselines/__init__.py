@@ -1,0 +1,65 @@
+r"""Models that know nothing of the graph: what a graph model has to beat, and the best that any model can reach.
+
+===============  ==================================================================================================
+name             prediction for a genotype :math:`P`
+===============  ==================================================================================================
+``mean``         :math:`c`
+``additive``     :math:`c + \sum_{g \in P} b_g`
+``ridge-pairs``  :math:`c + \sum_{g \in P} b_g + \sum_{g < h \in P} p_{gh}`
+``low-rank``     :math:`c + \sum_{g \in P} b_g + \sum_{g < h \in P} \langle u_g, u_h \rangle`
+===============  ==================================================================================================
+
+(an indefinite product, see :class:`LowRank`). A gene or a pair that was not in the training rows contributes 0; the wild type is :math:`c`. Fitted on 0/1 labels the
+predictions are scores for ranking (AUROC, average precision), not probabilities.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from knockgraph.models.baselines.baseline import Baseline, BaselineError, Mean
+from knockgraph.models.baselines.ceiling import reproducibility_ceiling
+from knockgraph.models.baselines.low_rank import LowRank
+from knockgraph.models.baselines.ridge import Additive, RidgePairs
+
+__all__ = [
+    "Additive",
+    "Baseline",
+    "BaselineError",
+    "LowRank",
+    "Mean",
+    "RidgePairs",
+    "available",
+    "create",
+    "reproducibility_ceiling",
+]
+
+_CLASSES: dict[str, type[Baseline]] = {
+    "mean": Mean,
+    "additive": Additive,
+    "ridge-pairs": RidgePairs,
+    "low-rank": LowRank,
+}
+
+
+def available() -> list[str]:
+    """The names of all baselines."""
+    return list(_CLASSES)
+
+
+def create(name: str, **options: Any) -> Baseline:
+    """A baseline by name.
+
+    Args:
+        name: One of :func:`available`.
+        options: Those of the baseline's own docstring.
+    """
+    if name not in _CLASSES:
+        raise BaselineError(f"there is no baseline {name!r}; use one of {', '.join(_CLASSES)}")
+    known = list(inspect.signature(_CLASSES[name]).parameters)
+    for option in options:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise BaselineError(f"the baseline {name} has no option {option!r}; {has}")
+    return _CLASSES[name](**options)

@@ -1,0 +1,139 @@
+"""What every baseline is: genotypes and labels in, a prediction for any genotype out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from knockgraph.errors import GeneListMismatchError, KnockgraphError, LabelError
+from knockgraph.screen import BoundScreen, ragged
+from knockgraph.screen.ragged import Ints
+
+Floats = npt.NDArray[np.float64]
+
+
+class BaselineError(KnockgraphError, ValueError):
+    """A baseline was given an option or rows that it does not allow, or was asked before it was fitted."""
+
+
+@dataclass(frozen=True, eq=False)
+class GenotypeRows:
+    """Some rows of a screen, on the host: row ``i`` deletes ``genes[ptr[i]:ptr[i + 1]]``, ascending."""
+
+    genes: npt.NDArray[np.int64]
+    ptr: npt.NDArray[np.int64]
+    num_genes: int
+
+    @staticmethod
+    def of(screen: BoundScreen, rows: Ints) -> GenotypeRows:
+        """The rows at positions ``rows`` of ``screen``."""
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+            raise BaselineError(f"rows are {rows.dtype} of shape {list(rows.shape)}, but they need integers [rows]")
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(screen)):
+            raise BaselineError(f"rows must lie in 0 … {len(screen) - 1}, the experiments of this screen")
+        entry, ptr = ragged.positions(screen.host_ptr, rows)
+        genes = screen.indices.cpu().numpy()[entry].astype(np.int64)
+        return GenotypeRows(genes, ptr, screen.num_genes)
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    @cached_property
+    def row(self) -> npt.NDArray[np.int64]:
+        """The row of each entry of ``genes``."""
+        return ragged.row_of_entry(self.ptr)
+
+    def pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Every pair of genes ``g < h`` that one row deletes: its row, and its code ``g * num_genes + h``."""
+        size = np.diff(self.ptr)
+        row, code = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        for s in np.unique(size[size > 1]).tolist():
+            of_size = np.flatnonzero(size == s)
+            first, second = np.triu_indices(s, 1)
+            start = self.ptr[of_size, None]
+            code.append((self.genes[start + first] * self.num_genes + self.genes[start + second]).ravel())
+            row.append(np.repeat(of_size, len(first)))
+        return np.concatenate(row), np.concatenate(code)
+
+
+def sums(group: Ints, values: Floats, num_groups: int) -> Floats:
+    """The sum of ``values`` in each group ``0 … num_groups - 1``."""
+    if len(group) == 0:  # bincount would count in integers
+        return np.zeros(num_groups)
+    total: Floats = np.bincount(group, values, num_groups).astype(np.float64, copy=False)
+    return total
+
+
+def positive(name: str, value: float) -> float:
+    """``value``, refused if it is not a positive number."""
+    if not 0 < value < float("inf"):
+        raise BaselineError(f"{name} is {value}, but it must be positive")
+    return value
+
+
+class Baseline(ABC):
+    """Fitted on some rows of a screen, it predicts any row of any screen over the same genes.
+
+    >>> from knockgraph import demo_cell, demo_screen
+    >>> screen = demo_screen(1_000).bind(demo_cell(), "gene_interaction")
+    >>> baseline = Mean().fit(screen, np.arange(800), screen.values[:800])
+    >>> baseline.predict(screen, np.arange(800, 1_000)).shape
+    torch.Size([200, 1])
+    """
+
+    _genes: str | None = None
+
+    def fit(self, screen: BoundScreen, rows: Ints, values: Tensor) -> Self:
+        """Fit on the experiments at ``rows``.
+
+        Args:
+            screen: The experiments.
+            rows: Integers ``[rows]``, positions in ``screen``.
+            values: Their labels, ``[rows, 1]``, in the units that predictions shall have.
+        """
+        genotypes = GenotypeRows.of(screen, rows)
+        if values.shape != (len(genotypes), 1):
+            raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, 1]")
+        if len(genotypes) == 0:
+            raise LabelError("there are no training labels to fit on; check the split")
+        if not bool(values.isfinite().all()):
+            row = int((~values.isfinite()).any(1).nonzero()[0])
+            raise LabelError(f"training label {row} is {values[row].item()}; drop experiments without a finite label")
+        self._fit(genotypes, values.detach().cpu().double().numpy()[:, 0])
+        self._genes = screen.gene_list_hash
+        return self
+
+    def predict(self, screen: BoundScreen, rows: Ints) -> Tensor:
+        """Predict the experiments at ``rows``: float32 ``[rows, 1]``, on the host."""
+        if self._genes is None:
+            raise BaselineError(f"{type(self).__name__} was not fitted; call fit first")
+        if screen.gene_list_hash != self._genes:
+            raise GeneListMismatchError(
+                f"{type(self).__name__} was fitted on another gene list (hash {self._genes[:12]}) than this screen is "
+                f"bound to (hash {screen.gene_list_hash[:12]}); bind both to the same graph"
+            )
+        return torch.from_numpy(self._predict(GenotypeRows.of(screen, rows)).astype(np.float32)).unsqueeze(1)
+
+    @abstractmethod
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None: ...
+
+    @abstractmethod
+    def _predict(self, genotypes: GenotypeRows) -> Floats: ...
+
+
+class Mean(Baseline):
+    r""":math:`\hat y = \bar y`, the mean of the training labels."""
+
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        self.mean = float(y.mean())
+
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        return np.full(len(genotypes), self.mean)

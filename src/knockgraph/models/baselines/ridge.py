@@ -1,0 +1,136 @@
+"""Ridge regression on which genes, and which pairs of genes, a genotype deletes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, positive, sums
+from knockgraph.screen.ragged import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Indicators:
+    """A 0/1 matrix by its ones: entry ``e`` is at ``(row[e], column[e])``."""
+
+    row: npt.NDArray[np.int64]
+    column: npt.NDArray[np.int64]
+    shape: tuple[int, int]
+
+    def __matmul__(self, coefficients: Floats) -> Floats:
+        return sums(self.row, coefficients[self.column], self.shape[0])
+
+    def transposed_times(self, residual: Floats) -> Floats:
+        """The product of the transposed matrix with one number per row."""
+        return sums(self.column, residual[self.row], self.shape[1])
+
+
+def solve_ridge(
+    x: Indicators, y: Floats, penalty: Floats, tolerance: float = 1e-10, max_iterations: int = 10_000
+) -> tuple[float, Floats]:
+    r""":math:`\min_{c, \beta} \lVert y - c - X \beta \rVert^2 + \sum_j \lambda_j \beta_j^2`, without a dense matrix.
+
+    Conjugate gradients on the normal equations, scaled by their diagonal, until the residual has fallen by
+    ``tolerance``. The constant :math:`c` is not penalised.
+
+    Args:
+        x: :math:`X`, ``[rows, features]``.
+        y: ``[rows]``.
+        penalty: :math:`\lambda`, ``[features]``, positive.
+        tolerance: Where to stop.
+        max_iterations: Where to give up.
+    """
+    n = len(y)
+    mean = float(y.mean())
+    ones = x.transposed_times(np.ones(n))
+    diagonal = np.append(ones + penalty, n)
+    right = np.append(x.transposed_times(y - mean), 0.0)  # the centred labels sum to 0
+
+    def normal(v: Floats) -> Floats:
+        fitted = x @ v[:-1] + v[-1]
+        return np.append(x.transposed_times(fitted) + penalty * v[:-1], fitted.sum())
+
+    solution = np.zeros_like(right)
+    residual = right
+    scaled = residual / diagonal
+    direction = scaled
+    size = start = float(residual @ scaled)
+    for _ in range(max_iterations):
+        if size <= tolerance**2 * start:
+            return mean + float(solution[-1]), solution[:-1]
+        along = normal(direction)
+        step = size / float(direction @ along)
+        solution = solution + step * direction
+        residual = residual - step * along
+        scaled = residual / diagonal
+        previous, size = size, float(residual @ scaled)
+        direction = scaled + (size / previous) * direction
+    raise BaselineError(f"ridge regression did not converge in {max_iterations} steps; use a larger ridge")
+
+
+class Additive(Baseline):
+    r""":math:`\hat y = c + \sum_{g \in P} b_g` with :math:`\min \sum_i (y_i - \hat y_i)^2 + \lambda \sum_g b_g^2`.
+
+    Args:
+        ridge: :math:`\lambda`: as if each gene had so many more experiments without an effect.
+    """
+
+    def __init__(self, ridge: float = 1.0) -> None:
+        self.ridge = positive("ridge", ridge)
+
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        penalty = np.full(genotypes.num_genes, self.ridge)
+        self.constant, self.effect = solve_ridge(_genes(genotypes), y, penalty)
+
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        return self.constant + _genes(genotypes) @ self.effect
+
+
+class RidgePairs(Baseline):
+    r""":math:`\hat y = c + \sum_{g \in P} b_g + \sum_{g < h \in P} p_{gh}`, ridge on both kinds of effect.
+
+    Only pairs in the training rows have an effect. Where each pair is measured once, as in a screen of double
+    deletions, a held-out pair has none, and this is the additive model; triple deletions share pairs.
+
+    Args:
+        ridge: Penalty of :math:`b`.
+        pair_ridge: Penalty of :math:`p`.
+    """
+
+    def __init__(self, ridge: float = 1.0, pair_ridge: float = 1.0) -> None:
+        self.ridge = positive("ridge", ridge)
+        self.pair_ridge = positive("pair_ridge", pair_ridge)
+
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        row, code = genotypes.pairs()
+        self.pairs, column = np.unique(code, return_inverse=True)
+        genes, features = genotypes.num_genes, genotypes.num_genes + len(self.pairs)
+        x = Indicators(
+            np.concatenate([genotypes.row, row]),
+            np.concatenate([genotypes.genes, genes + column]),
+            (len(genotypes), features),
+        )
+        penalty = np.repeat([self.ridge, self.pair_ridge], [genes, len(self.pairs)])
+        self.constant, effect = solve_ridge(x, y, penalty)
+        self.effect, self.pair_effect = effect[:genes], effect[genes:]
+
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        row, code = genotypes.pairs()
+        known, at = _find(self.pairs, code)
+        pairs = Indicators(row[known], at[known], (len(genotypes), len(self.pairs)))
+        return self.constant + _genes(genotypes) @ self.effect + pairs @ self.pair_effect
+
+
+def _genes(genotypes: GenotypeRows) -> Indicators:
+    return Indicators(genotypes.row, genotypes.genes, (len(genotypes), genotypes.num_genes))
+
+
+def _find(ascending: Ints, wanted: Ints) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+    """Which of ``wanted`` are in ``ascending``, and where."""
+    at = np.searchsorted(ascending, wanted)
+    inside = at < len(ascending)
+    known = inside.copy()
+    known[inside] = ascending[at[inside]] == wanted[inside]
+    return known, at

@@ -1,0 +1,58 @@
+"""The smallest models there are: they show whether training itself works."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from knockgraph.graph import CellGraph
+from knockgraph.models.model import CellModel, Prediction
+from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies import PerturbedGraphs
+
+
+class ConstantModel(CellModel):
+    r""":math:`y = 0`, whatever the sample: its metrics must not move.
+
+    Its one parameter gets a gradient of 0.
+
+    Args:
+        graph: The cell graph.
+        outputs: Predictions per sample.
+    """
+
+    perturbs = False
+
+    def __init__(self, graph: CellGraph, outputs: int = 1) -> None:
+        super().__init__()
+        del graph
+        self.unused = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
+        """See the formula above."""
+        del view
+        return Prediction((0 * self.unused).expand(batch.num_samples, -1))
+
+
+class AdditiveModel(CellModel):
+    r""":math:`y = c + \sum_{g \in P} a_g` over the deleted genes P: its loss must fall.
+
+    Args:
+        graph: The cell graph.
+        outputs: Predictions per sample.
+    """
+
+    perturbs = False
+
+    def __init__(self, graph: CellGraph, outputs: int = 1) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.zeros(outputs))
+        self.effect = nn.Parameter(torch.zeros(graph.num_genes, outputs))
+
+    def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
+        """See the formula above."""
+        del view
+        effects = self.effect[batch.perturbation_indices]
+        total = effects.new_zeros(batch.num_columns, effects.shape[1])
+        total = total.index_add(0, batch.perturbation_indices_batch, effects)
+        return Prediction(self.offset + total)
