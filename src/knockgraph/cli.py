@@ -291,7 +291,8 @@ def train(
     from knockgraph.train.run import train as run
 
     try:
-        directory = run(config, lambda text: out.print(escape(text)))
+        given = any(word.startswith("trainer.max_epochs=") for word in words)
+        directory = run(config, lambda text: out.print(escape(text)), config.trainer.max_epochs if given else None)
     except KeyboardInterrupt:
         where = config.run_dir or "the directory printed above"
         err.print(f"interrupted; continue with: knockgraph train run_dir={where} resume=true")

@@ -20,6 +20,7 @@ from knockgraph.errors import KnockgraphError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs, Strategy
+from knockgraph.strategies.mask_store import MARGIN
 
 #: What is measured: name in the table → (strategy, options).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -145,7 +146,7 @@ def _measure(
     }
     if "disk" in memory:
         records = len({tuple(sorted(genes)) for genes in batch.tolist()} | {()})
-        result["disk_bytes_full_screen_extrapolated"] = memory["disk"] * FULL_SCREEN // records
+        result["disk_bytes_full_screen_extrapolated"] = (memory["disk"] - MARGIN) * FULL_SCREEN // records
     return result
 
 

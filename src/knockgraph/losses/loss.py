@@ -72,6 +72,9 @@ class Loss(nn.Module, ABC):
     synchronisation.
     """
 
+    def __init__(self) -> None:
+        super().__init__()  # a signature of its own: the options of a loss are those of its constructor
+
     def forward(
         self,
         prediction: Prediction,

@@ -51,7 +51,6 @@ class GeneInput(nn.Module):
             nn.GELU(),
             nn.Linear(channels, channels),
             nn.LayerNorm(channels),
-            nn.GELU(),
         )
         self.reset_parameters()
 

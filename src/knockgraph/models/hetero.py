@@ -98,10 +98,11 @@ class HeteroCellModel(CellModel):
         most_deletions: int | None = None,
         rows_at_once: int | None = None,
         outputs: int = 1,
-        scale: float = 0.7,
+        scale: float = 0.7, residual: bool = False, normz: bool=False,
     ) -> None:
         super().__init__()
         names = tuple(graph.relations) if relations is None else tuple(relations)
+        self.residual=residual; self.normz=normz
         self.exact = wild_type == "column"
         self.input = GeneInput(graph, channels, embedding, features)
         self.layers = nn.ModuleList(
@@ -121,19 +122,22 @@ class HeteroCellModel(CellModel):
             self.metabolic = MetabolicState(graph.metabolism, graph.num_genes, channels, metabolism_rounds)
             self.joint = nn.Linear(2 * channels, channels, bias=False)
             self.scales.append(graph.metabolism.num_reactions**scale)
-        self.predict = nn.Sequential(nn.Linear(channels, channels), nn.GELU(), nn.Linear(channels, outputs))
+        self.predict = nn.Sequential(nn.Linear(channels, 4*channels), nn.GELU(), nn.Linear(4*channels, outputs))
+        nn.init.zeros_(self.predict[2].weight); nn.init.zeros_(self.predict[2].bias)
         self.local = HyperSAGNN(channels, heads, outputs=outputs, most_deletions=most_deletions) if local else None
         self.gate = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 2)) if local and combine == "gating" else None
 
     def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
         x = self.input()
         for layer in self.layers:
-            x = layer(view, x)
+            y = layer(view, x)
+            x = y + (x.unsqueeze(1) if x.dim()==2 else x) if self.residual else y
         z = self.pool(x, view.keep)
         z_p = self.scales[0] * (z[-1:] - z[:-1])
         if self.metabolic is not None:
             zr = self.metabolic(view, x)
             z_p = self.joint(torch.cat([z_p, self.scales[1] * (zr[-1:] - zr[:-1])], 1))
+        if self.normz: z_p = nn.functional.layer_norm(z_p, z_p.shape[-1:])
         y = at_least_float32(self.predict(z_p))
         if self.local is not None:
             both = torch.stack([y, self.local(x[:, -1], batch)], -1)

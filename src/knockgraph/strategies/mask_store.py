@@ -17,9 +17,10 @@ import itertools
 import json
 import os
 import shutil
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
 FORMAT = "knockgraph.mask-store"
 VERSION = 1
 _CHECK = 8
+MARGIN = 2 * 2**16  #: bytes behind the records, see :meth:`MaskStore.write`
 _COMMIT_EVERY = 64 * 2**20  # bytes per transaction: bounds the memory that a large preparation takes
 
 
 class MaskStore:
-    """Records by genotype. Opened lazily, once per process, so that it can travel to worker processes.
+    """Records by genotype. Opened lazily, in each process anew, so that it can travel to worker processes.
 
     Args:
         graph: The cell graph.
@@ -63,7 +65,9 @@ class MaskStore:
             "edges_hash": h.hexdigest(),
         }
         self.directory: Path | None = None
-        self._opened: tuple[int, Any] | None = None  # (process id, environment): LMDB must not cross a fork
+        # Part of every digest: a record of another graph or kind is not believed, whatever the manifest says by now.
+        self._seal = hashlib.blake2b(json.dumps(self.identity).encode(), digest_size=16).digest()
+        self._opened: _Opened | None = None
 
     def write(
         self,
@@ -93,7 +97,7 @@ class MaskStore:
             transaction = environment.begin(write=True)
             for genes in sets:
                 value = record(genes)
-                transaction.put(key := _key(genes), _sealed(key, value))
+                transaction.put(key := _key(genes), self._sealed(key, value))
                 pending += len(value)
                 if pending >= _COMMIT_EVERY:
                     transaction.commit()
@@ -104,6 +108,12 @@ class MaskStore:
             raise KnockgraphError(f"cannot write the store in {folder}: {error}") from error
         finally:
             environment.close()
+        with (folder / "data.mdb").open("ab") as file:
+            # LMDB trusts the 16-bit offsets in its pages; a damaged one must not lead past the end of the file, where
+            # the process would be killed instead of the damage being noticed.
+            file.write(bytes(MARGIN))
+            file.flush()
+            os.fsync(file.fileno())
         with atomic_write(folder / "manifest.json") as part:
             size = (folder / "data.mdb").stat().st_size
             part.write_text(json.dumps({**self.identity, "records": len(sets), "bytes": size}, indent=1))
@@ -130,6 +140,7 @@ class MaskStore:
                 f"the store needs about {needed / 1e9:,.1f} GB, but {folder} has {free / 1e9:,.1f} GB free; "
                 "prepare fewer genotypes or use node-mask, which stores nothing"
             )
+        _Opened.close(folder)
         for name in ("manifest.json", "data.mdb", "lock.mdb"):  # the manifest first: half a store must not look whole
             (folder / name).unlink(missing_ok=True)
 
@@ -159,7 +170,6 @@ class MaskStore:
         if not data.is_file() or data.stat().st_size != manifest.get("bytes"):
             raise FileFormatError(f"{data} is missing or not of the size that its manifest tells; prepare it again")
         self.directory = folder
-        self._opened = None
 
     def read(self, batch: PerturbationBatch) -> list[bytes]:
         """The records of a batch on the host, one per column."""
@@ -170,7 +180,7 @@ class MaskStore:
             )
         try:
             return self._records(batch)
-        except _lmdb().Error as error:
+        except (_lmdb().Error, OSError) as error:
             raise FileFormatError(f"the store in {self.directory} is damaged ({error}); prepare it again") from error
 
     def _records(self, batch: PerturbationBatch) -> list[bytes]:
@@ -184,7 +194,7 @@ class MaskStore:
                         f"the store in {self.directory} has no record for sample {column} (deleted genes {genes}); "
                         "prepare it for these genotypes too"
                     )
-                value = _unsealed(key, found)
+                value = self._unsealed(key, found)
                 if value is None:
                     raise FileFormatError(
                         f"the record of sample {column} (deleted genes {genes}) in {self.directory} is damaged; "
@@ -194,12 +204,22 @@ class MaskStore:
         return records
 
     def _environment(self) -> Any:
-        if self._opened is None or self._opened[0] != os.getpid():
-            environment = _lmdb().open(
-                str(self.directory), readonly=True, lock=False, readahead=False, max_readers=1024, subdir=True
-            )
-            self._opened = (os.getpid(), environment)
-        return self._opened[1]
+        assert self.directory is not None
+        self._opened = _Opened.get(self.directory)
+        return self._opened.environment
+
+    def _sealed(self, key: bytes, record: bytes) -> bytes:
+        """The record with its length in front and its digest behind."""
+        value = (len(record) + 2 * _CHECK).to_bytes(_CHECK, "little") + record
+        return value + hashlib.blake2b(value, digest_size=_CHECK, key=key, person=self._seal).digest()
+
+    def _unsealed(self, key: bytes, found: memoryview) -> bytes | None:
+        """The record, or None if it is damaged. Only the length is touched until the length is known to be right."""
+        if len(found) < 2 * _CHECK or int.from_bytes(found[:_CHECK], "little") != len(found):
+            return None
+        value = bytes(found)
+        record = value[_CHECK:-_CHECK]
+        return record if self._sealed(key, record) == value else None
 
     @property
     def nbytes(self) -> int:
@@ -236,23 +256,38 @@ class MaskStore:
         return list(distinct.values())
 
 
+class _Opened:
+    """A folder opened for reading. LMDB allows one per process, so all strategies on a folder share it."""
+
+    known: ClassVar[weakref.WeakValueDictionary[str, _Opened]] = weakref.WeakValueDictionary()
+
+    def __init__(self, environment: Any, state: tuple[int, ...]) -> None:
+        self.environment = environment
+        self.state = state
+
+    @classmethod
+    def get(cls, folder: Path) -> _Opened:
+        """The opened folder; opened anew in a forked process, and when the store was written again."""
+        place = str(folder.resolve())
+        found = (folder / "data.mdb").stat()
+        state = (os.getpid(), found.st_ino, found.st_mtime_ns, found.st_size)
+        opened = cls.known.get(place)
+        if opened is None or opened.state != state:
+            cls.close(folder)
+            environment = _lmdb().open(place, readonly=True, lock=False, readahead=False, max_readers=1024, subdir=True)
+            opened = cls.known[place] = cls(environment, state)
+        return opened
+
+    @classmethod
+    def close(cls, folder: Path) -> None:
+        """Close the folder if this process, or the one it was forked from, has it open."""
+        opened = cls.known.pop(str(folder.resolve()), None)
+        if opened is not None:
+            opened.environment.close()
+
+
 def _key(genes: npt.NDArray[np.int32]) -> bytes:
     return hashlib.blake2b(genes.tobytes(), digest_size=16).digest()
-
-
-def _sealed(key: bytes, record: bytes) -> bytes:
-    """The record with its length in front and its digest behind."""
-    value = (len(record) + 2 * _CHECK).to_bytes(_CHECK, "little") + record
-    return value + hashlib.blake2b(value, digest_size=_CHECK, key=key).digest()
-
-
-def _unsealed(key: bytes, found: memoryview) -> bytes | None:
-    """The record, or None if it is damaged. Nothing but the length is touched until the length is known to be right."""
-    if len(found) < 2 * _CHECK or int.from_bytes(found[:_CHECK], "little") != len(found):
-        return None
-    value = bytes(found)
-    record = value[_CHECK:-_CHECK]
-    return record if _sealed(key, record) == value else None
 
 
 def _lmdb() -> Any:

@@ -27,7 +27,8 @@ class Neighborhood(EdgeStrategy):
         graph: The cell graph.
         direction: See :class:`Strategy`.
         hops: Radius of what is recomputed, over all relations.
-        layers: Message-passing layers of the model, to tell whether ``hops`` is enough.
+        layers: Message-passing layers of the model, to tell whether ``hops`` is enough. A GCN divides by the degrees of
+            its neighbours, which a deletion changes too, so it reaches one hop further: count one layer more.
     """
 
     name = "neighborhood"

@@ -88,9 +88,11 @@ class SafeCheckpointIO(CheckpointIO):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         save(path, checkpoint)
 
-    def load_checkpoint(self, path: Any, map_location: Any | None = None, **ignored: Any) -> dict[str, Any]:
-        """Read a checkpoint, on the CPU; Lightning moves what it restores."""
-        del map_location, ignored
+    def load_checkpoint(
+        self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint, on the CPU; Lightning moves what it restores. Never executes anything."""
+        del map_location, weights_only
         return load(path)
 
     def remove_checkpoint(self, path: Any) -> None:
@@ -143,7 +145,7 @@ class Checkpoints(Callback):
             known = self.values.get(metric)
             if known is None or (float(value) > known if larger else float(value) < known):
                 self.values[metric] = float(value)
-                trainer.save_checkpoint(self.folder / name)
+                trainer.save_checkpoint(self.folder / name, weights_only=False)
         self._save_last(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -155,7 +157,7 @@ class Checkpoints(Callback):
         last = self.folder / LAST
         if trainer.is_global_zero and last.is_file():
             last.replace(self.folder / PREVIOUS)
-        trainer.save_checkpoint(last)
+        trainer.save_checkpoint(last, weights_only=False)
 
 
 def newest_valid(folder: Path) -> tuple[Path, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,10 +169,18 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
     try:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
-            composed = hydra_compose("config", overrides=list(overrides))
+            composed = hydra_compose("config", overrides=[_free(word) for word in overrides])
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"the overrides cannot be applied: {_first_line(error)}") from error
+        text = _first_line(error).rstrip(".")
+        raise ConfigError(
+            f"the overrides cannot be applied: {text}; 'knockgraph train --cfg' shows all keys"
+        ) from error
     return checked(composed)
+
+
+def _free(word: str) -> str:
+    """Options of models, strategies and losses are checked by these themselves, so any may be given without a ``+``."""
+    return f"++{word}" if re.match(r"(model|strategy|loss)\.options\.", word) else word
 
 
 def load(path: Path) -> Config:

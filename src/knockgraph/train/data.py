@@ -51,6 +51,8 @@ class TrainingData(LightningDataModule):
         transform: Any = data.transform
         self.transform = LabelTransform.fit(self.bound.values[self.rows["train"]], transform, self.classes)
         self.collate: Collate | None = None
+        self.train_loader: ScreenLoader | None = None
+        self._position: dict[str, Any] | None = None
 
     @staticmethod
     def from_config(config: Config) -> TrainingData:
@@ -80,7 +82,19 @@ class TrainingData(LightningDataModule):
 
     def train_dataloader(self) -> ScreenLoader:
         """Shuffled, shared out over the ranks."""
-        return self._distributed("train", True)
+        self.train_loader = self._distributed("train", True)
+        if self._position is not None:
+            self.train_loader.load_state_dict(self._position)
+            self._position = None
+        return self.train_loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the training data."""
+        return {} if self.train_loader is None else {"train_loader": self.train_loader.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue there: the next training loader starts at this position."""
+        self._position = state_dict.get("train_loader")
 
     def val_dataloader(self) -> ScreenLoader:
         """In order."""
@@ -89,6 +103,10 @@ class TrainingData(LightningDataModule):
     def test_dataloader(self) -> ScreenLoader:
         """In order."""
         return self._distributed("test", False)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Indices and labels only, without waiting."""
+        return batch.to(device, non_blocking=True)
 
     def _distributed(self, part: str, shuffle: bool) -> ScreenLoader:
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)

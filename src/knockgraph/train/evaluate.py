@@ -63,7 +63,7 @@ def evaluate_part(
         baseline.fit(data.bound, data.rows["train"], data.targets("train"))
         table[name] = score(baseline.predict(data.bound, rows), target)
         table[name]["seconds"] = time.perf_counter() - start
-    ceiling = baselines.reproducibility_ceiling(data.screen)
+    ceiling = None if task.classes else baselines.reproducibility_ceiling(data.bound)
     measured, predicted = data.bound.values[rows], task.transform.invert(prediction.double())
     if task.classes:
         predicted = prediction.double().sigmoid()
@@ -86,7 +86,7 @@ def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
     task.eval()
     with torch.no_grad():
         for batch in data.loader(part, shuffle=False):
-            values.append(task(batch.to(task.device)).values.float().cpu())
+            values.append(task(batch.to(task.device)).values.cpu())  # noqa: PERF401
     return torch.cat(values)
 
 

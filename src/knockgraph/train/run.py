@@ -42,9 +42,13 @@ _BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearso
 class Throughput(pl.Callback):
     """Steps and samples per second of each training epoch, by the wall clock."""
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock: a run that is resumed in the middle of an epoch does not start that epoch again."""
+        self._start, self._steps, self._samples = time.perf_counter(), 0, 0
+
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
-        self._start, self._steps, self._samples = time.perf_counter(), 0, 0
+        self.on_train_start(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -64,14 +68,23 @@ class Throughput(pl.Callback):
             pl_module.log_dict(rates)
 
 
-def train(config: Config, say: Say = print) -> Path:
-    """Run or resume what the config says; returns the run directory."""
+def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Path:
+    """Run or resume what the config says; returns the run directory.
+
+    A resumed run keeps the config it was started with.
+
+    Args:
+        config: The config.
+        say: Told what a person should know.
+        max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
+    """
     directory = _directory(config)
     folder = directory / "checkpoints"
     resume_from: Path | None = None
     if config.resume:
         kept = load(directory / "config.yaml")
-        kept.resume, kept.run_dir, kept.trainer.max_epochs = True, str(directory), config.trainer.max_epochs
+        kept.resume, kept.run_dir = True, str(directory)
+        kept.trainer.max_epochs = kept.trainer.max_epochs if max_epochs is None else max_epochs
         config = kept
         resume_from, problems = checkpoints.newest_valid(folder)
         for problem in problems:
@@ -125,7 +138,7 @@ def _trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
     if t.progress_bar:
         callbacks.append(TQDMProgressBar(refresh_rate=10))
     loggers: list[Logger] = [
-        CSVLogger(directory, name="", version=""),
+        CSVLogger(directory, name="", version="", flush_logs_every_n_steps=t.log_every_n_steps),
         TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"),
     ]
     if config.logging.wandb != "off":
@@ -159,7 +172,12 @@ def quiet() -> None:
     """Silence advice of Lightning that does not apply here; real warnings stay."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    for text in (".*does not have many workers.*", ".*exists and is not empty.*", ".*GPU available but not used.*"):
+    for text in (
+        ".*does not have many workers.*",
+        ".*exists and is not empty.*",
+        ".*GPU available but not used.*",
+        ".*LeafSpec.*",
+    ):
         warnings.filterwarnings("ignore", text)
 
 

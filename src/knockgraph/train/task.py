@@ -76,6 +76,12 @@ class Task(LightningModule):
         total: Tensor = parts.total
         return total
 
+    def on_train_epoch_start(self) -> None:
+        """The loader's order is a function of the epoch; a resumed epoch keeps the position that was restored."""
+        loader = getattr(getattr(self.trainer, "datamodule", None), "train_loader", None)
+        if loader is not None:
+            loader.set_epoch(self.current_epoch)
+
     def on_after_backward(self) -> None:
         """Give borrowed buffers back."""
         self._open.close()
@@ -145,10 +151,6 @@ class Task(LightningModule):
             optimizer, lambda step: cosine_factor(step, total, s.warmup_steps, s.cycles, s.min_factor)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Indices and labels only, without waiting."""
-        return batch.to(device, non_blocking=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what each rank has for itself: random state and the loss's buffers."""

@@ -9,8 +9,9 @@ name             prediction for a genotype :math:`P`
 ``low-rank``     :math:`c + \sum_{g \in P} b_g + \sum_{g < h \in P} \langle u_g, u_h \rangle`
 ===============  ==================================================================================================
 
-(an indefinite product, see :class:`LowRank`). A gene or a pair that was not in the training rows contributes 0; the wild type is :math:`c`. Fitted on 0/1 labels the
-predictions are scores for ranking (AUROC, average precision), not probabilities.
+The product of ``low-rank`` is indefinite, see :class:`LowRank`. A gene or a pair that was not in the training rows
+contributes 0; the wild type is :math:`c`. Fitted on 0/1 labels the predictions are scores for ranking (AUROC, average
+precision), not probabilities.
 """
 
 from __future__ import annotations

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
+import torch
+from torch import Tensor
 
 from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, positive, sums
-from knockgraph.screen.ragged import Ints
 
 
 class LowRank(Baseline):
@@ -33,7 +37,7 @@ class LowRank(Baseline):
     def __init__(
         self,
         rank: int = 40,
-        ridge: float = 20.0,
+        ridge: float = 10.0,
         additive_ridge: float = 1.0,
         max_sweeps: int = 30,
         tolerance: float = 1e-3,
@@ -59,40 +63,28 @@ class LowRank(Baseline):
         # Small, so that the first sweep fits the additive part; not 0, where the objective is flat.
         self.factor[genes] = np.random.default_rng(self.seed).normal(0.0, 0.1, (len(genes), self.rank))
         # Kept up to date: what is left of the labels, and the sum of the vectors of each row's genes.
-        residual = (y - self.center) / self.scale - self._score(genotypes)
-        total = self._total(genotypes)
+        residual = torch.from_numpy((y - self.center) / self.scale - self._score(genotypes))
+        total = torch.from_numpy(self._total(genotypes))
+        penalty = torch.full((1 + self.rank,), self.ridge, dtype=torch.float64)
+        penalty[0] = self.additive_ridge
+        coefficients = torch.from_numpy(np.column_stack([self.effect, self.factor]))
+        sign = torch.from_numpy(self.sign)
         by_gene = np.argsort(genotypes.genes, kind="stable")
-        ends = np.searchsorted(genotypes.genes[by_gene], genes, side="right")
-        rows_of = np.split(genotypes.row[by_gene], ends[:-1]) if len(genes) else []
-        objective = self._objective(residual)
-        for _ in range(self.max_sweeps):
-            for gene, rows in zip(genes.tolist(), rows_of, strict=True):
-                self._solve(gene, rows, residual, total)
-            shift = float(residual.mean())
-            self.constant += shift
-            residual -= shift
-            previous, objective = objective, self._objective(residual)
-            if previous - objective <= self.tolerance * objective:
-                break
-
-    def _solve(self, gene: int, rows: Ints, residual: Floats, total: Floats) -> None:
-        """The best effect and vector of one gene, all others fixed."""
-        old = np.append(self.effect[gene], self.factor[gene])
-        others = total[rows] - self.factor[gene]
-        x = np.empty((len(rows), 1 + self.rank))
-        x[:, 0] = 1.0
-        np.multiply(others, self.sign, out=x[:, 1:])
-        unexplained = residual[rows] + x @ old
-        gram = x.T @ x
-        gram[np.diag_indices_from(gram)] += np.append(self.additive_ridge, np.full(self.rank, self.ridge))
-        new = np.linalg.solve(gram, x.T @ unexplained)
-        self.effect[gene], self.factor[gene] = new[0], new[1:]
-        residual[rows] = unexplained - x @ new
-        total[rows] = others + new[1:]
-
-    def _objective(self, residual: Floats) -> float:
-        penalty = self.additive_ridge * np.square(self.effect).sum() + self.ridge * np.square(self.factor).sum()
-        return float(np.square(residual).sum() + penalty)
+        count = np.bincount(genotypes.genes, minlength=genotypes.num_genes)[genes]
+        rows_of = torch.split(torch.from_numpy(genotypes.row[by_gene]), count.tolist()) if len(genes) else ()
+        objective = float("inf")
+        with _one_thread():
+            for _ in range(self.max_sweeps):
+                for gene, rows in zip(genes.tolist(), rows_of, strict=True):
+                    _solve(coefficients[gene], rows, residual, total, sign, penalty)
+                shift = residual.mean()
+                self.constant += float(shift)
+                residual -= shift
+                previous = objective
+                objective = float(residual.square().sum() + (coefficients.square() @ penalty).sum())
+                if previous - objective <= self.tolerance * objective:
+                    break
+        self.effect, self.factor = coefficients[:, 0].numpy(), coefficients[:, 1:].numpy()
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
         return self.center + self.scale * self._score(genotypes)
@@ -103,7 +95,28 @@ class LowRank(Baseline):
 
     def _score(self, genotypes: GenotypeRows) -> Floats:
         r""":math:`c + \sum b_g + (\langle \sum u_g, \sum u_g \rangle - \sum \langle u_g, u_g \rangle) / 2`, per row."""
-        own = self.effect - 0.5 * np.square(self.factor) @ self.sign
-        both = 0.5 * np.square(self._total(genotypes)) @ self.sign
+        own = self.effect - 0.5 * (self.sign * np.square(self.factor)).sum(1)
+        both = 0.5 * (self.sign * np.square(self._total(genotypes))).sum(1)
         score: Floats = self.constant + sums(genotypes.row, own[genotypes.genes], len(genotypes)) + both
         return score
+
+
+def _solve(own: Tensor, rows: Tensor, residual: Tensor, total: Tensor, sign: Tensor, penalty: Tensor) -> None:
+    """The best effect and vector of one gene, all others fixed, written into ``own``."""
+    others = total[rows] - own[1:]
+    x = torch.cat([others.new_ones(len(rows), 1), others * sign], 1)
+    unexplained = residual[rows] + x @ own
+    own.copy_(torch.linalg.solve(x.T @ x + penalty.diag(), x.T @ unexplained))
+    residual[rows] = unexplained - x @ own
+    total[rows] = others + own[1:]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Matrices this small gain nothing from threads, and lose a factor of ten on a machine that is busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

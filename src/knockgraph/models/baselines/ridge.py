@@ -56,18 +56,22 @@ def solve_ridge(
     residual = right
     scaled = residual / diagonal
     direction = scaled
-    size = start = float(residual @ scaled)
+    size = start = _dot(residual, scaled)
     for _ in range(max_iterations):
         if size <= tolerance**2 * start:
             return mean + float(solution[-1]), solution[:-1]
         along = normal(direction)
-        step = size / float(direction @ along)
+        step = size / _dot(direction, along)
         solution = solution + step * direction
         residual = residual - step * along
         scaled = residual / diagonal
-        previous, size = size, float(residual @ scaled)
+        previous, size = size, _dot(residual, scaled)
         direction = scaled + (size / previous) * direction
     raise BaselineError(f"ridge regression did not converge in {max_iterations} steps; use a larger ridge")
+
+
+def _dot(a: Floats, b: Floats) -> float:
+    return float((a * b).sum())  # on one thread, and the same on every machine
 
 
 class Additive(Baseline):

@@ -1,0 +1,63 @@
+"""A killed run continues as if nothing had happened: same order, same weights, bit for bit."""
+
+from pathlib import Path
+
+import pytest
+from training_runs import kill_after_steps, run, same, saved_step, train, weights
+
+from knockgraph.train import checkpoints
+
+OPTIONS = [
+    "model.options.dropout=0.2",  # uses the random state
+    "trainer.max_epochs=3",
+    "trainer.checkpoint_every_n_steps=3",
+    "loss=composite",
+    "loss.options.buffer_size=40",  # a ring buffer that is full in the middle of an epoch
+]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("resume") / "whole"
+    train(directory, *OPTIONS)
+    return directory
+
+
+@pytest.mark.parametrize("steps", [9, 25, pytest.param(40, marks=pytest.mark.full), pytest.param(51, marks=pytest.mark.full)])
+def test_killed_in_the_middle_of_an_epoch(uninterrupted: Path, tmp_path: Path, steps: int) -> None:
+    directory = tmp_path / "killed"
+    kill_after_steps(directory, steps, *OPTIONS)
+    at = saved_step(directory)
+    assert steps <= at < 75
+    said = train(directory, "resume=true").stdout
+    assert "resuming from" in said
+    assert same(weights(uninterrupted), weights(directory))
+    assert same(weights(uninterrupted, "best-mse"), weights(directory, "best-mse"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_at_any_moment(uninterrupted: Path, tmp_path: Path, seed: int) -> None:
+    directory = tmp_path / "killed"
+    kill_after_steps(directory, 3 + 3 * seed, *OPTIONS, extra_seconds=0.013 * seed)
+    train(directory, "resume=true")
+    assert same(weights(uninterrupted), weights(directory))
+
+
+def test_a_damaged_last_checkpoint_costs_only_the_work_since_the_previous(uninterrupted: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "damaged"
+    kill_after_steps(directory, 12, *OPTIONS)
+    last = directory / "checkpoints" / checkpoints.LAST
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    said = train(directory, "resume=true").stdout
+    assert "skipped:" in said
+    assert "damaged" in said
+    assert same(weights(uninterrupted), weights(directory))
+
+
+def test_refusals(uninterrupted: Path, tmp_path: Path) -> None:
+    assert "already holds a run" in train(uninterrupted, code=1).stderr
+    assert "is it a run directory" in train(tmp_path / "nothing", "resume=true", code=1).stderr.replace("is " + str(tmp_path / "nothing") + " a", "is it a")
+    assert "needs run_dir" in run("train", "resume=true", code=1).stderr
