@@ -62,7 +62,8 @@ def bench_strategies(
     """
     torch.manual_seed(0)
     x = torch.randn(graph.num_genes, batch.num_columns, channels).to(device, dtype)
-    upstream = torch.randn(graph.num_genes, batch.num_columns, channels).to(device, dtype)
+    shape = (len(graph.relations),) * (device == "cuda") + tuple(x.shape)
+    upstream = torch.randn(shape).to(device, dtype)
     results = []
     for name in only or VARIANTS:
         if name not in VARIANTS:
@@ -174,26 +175,27 @@ def _timed(
 
 
 def _forward_backward(view: PerturbedGraphs, x: Tensor, upstream: Tensor, clock: _Clock) -> None:
+    """All relations on a GPU, one at a time on a CPU; ``upstream`` is the gradient of every relation's result."""
     x = x.detach().requires_grad_()
-    names = view.strategy.relation_names
     if x.device.type == "cuda":
-        # Stacked where the strategy has one product for all relations; the others would only copy by stacking.
-        if type(view).aggregate_all is not PerturbedGraphs.aggregate_all:
-            outputs = [view.aggregate_all(x)]
-            gradients = [upstream.expand_as(outputs[0])]
-        else:
-            outputs = [view.aggregate(name, x) for name in names]
-            gradients = [upstream] * len(names)
+        outputs = _aggregate(view, x)
         clock.lap("forward_s")
-        torch.autograd.backward(outputs, gradients)
+        torch.autograd.backward(outputs, list(upstream) if len(outputs) > 1 else [upstream])
         clock.lap("backward_s")
         return
-    for name in names:
+    for name in view.strategy.relation_names:
         output = view.aggregate(name, x)
         clock.lap("forward_s")
         output.backward(upstream)  # type: ignore[no-untyped-call]
         clock.lap("backward_s")
         del output
+
+
+def _aggregate(view: PerturbedGraphs, x: Tensor) -> list[Tensor]:
+    """Stacked where the strategy has one product for all relations; the others would only copy by stacking."""
+    if type(view).aggregate_all is not PerturbedGraphs.aggregate_all:
+        return [view.aggregate_all(x)]
+    return [view.aggregate(name, x) for name in view.strategy.relation_names]
 
 
 def _count_syncs(strategy: Strategy, batch: PerturbationBatch, x: Tensor) -> int:
@@ -206,10 +208,7 @@ def _count_syncs(strategy: Strategy, batch: PerturbationBatch, x: Tensor) -> int
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with strategy(here) as view:
-                if type(view).aggregate_all is not PerturbedGraphs.aggregate_all:
-                    outputs = [view.aggregate_all(x)]
-                else:
-                    outputs = [view.aggregate(name, x) for name in strategy.relation_names]
+                outputs = _aggregate(view, x)
                 torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
     finally:
         torch.cuda.set_sync_debug_mode("default")

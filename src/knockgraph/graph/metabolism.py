@@ -13,6 +13,7 @@ from torch import Tensor
 
 from knockgraph.errors import GraphError, UnknownGeneError
 from knockgraph.graph.gene_rule import complexes
+from knockgraph.graph.groups import Groups
 
 _TENSORS = ("complex_reaction", "gpr_index", "gpr_complex", "rmr_index", "stoichiometry", "w_growth")
 
@@ -58,57 +59,6 @@ class Reaction:
         return (1, -1) if self.upper_bound > 0 else (-1,)
 
 
-@dataclass(frozen=True)
-class _Groups:
-    """Ragged groups of rows, laid out so that AND or OR over each group is a handful of gathers of fixed shape.
-
-    Groups are ranked by size, largest first. Level 0 holds their first members, level k the members 2^(k-1) … 2^k − 1
-    of those that have so many, short ones padded with a member of their own, which changes neither AND nor OR. Nearly
-    all groups have one member, so this gathers hardly more than the members and needs no (many times slower) scatter.
-
-    Args:
-        levels: Per level [groups in it, width] int64, the rows to gather.
-        rank: [groups] int64, where in the result each group lies.
-    """
-
-    levels: tuple[Tensor, ...]
-    rank: Tensor
-
-    @classmethod
-    def build(cls, group: Tensor, member: Tensor, num_groups: int) -> _Groups:
-        """Lay out ``member[i]`` of ``group[i]``; every group needs a member."""
-        size = torch.bincount(group, minlength=num_groups)
-        start = size.cumsum(0) - size
-        member = member[group.argsort(stable=True)]
-        order = size.argsort(descending=True, stable=True)
-        levels: list[Tensor] = []
-        low, high = 0, 1
-        while not levels or bool((size > low).any()):
-            here = order[: int((size > low).sum())]
-            place = torch.arange(low, high).expand(len(here), -1)
-            place = torch.where(place < size[here, None], place, 0)
-            levels.append(member[start[here, None] + place])
-            low, high = high, 2 * high
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(num_groups)
-        return cls(tuple(levels), rank)
-
-    def reduce(self, x: Tensor, every: bool) -> Tensor:
-        """AND (``every``) or OR of the groups of x [rows, batch] bool → [groups, batch], in the order of ``rank``."""
-        out = x[self.levels[0][:, 0]]
-        for level in self.levels[1:]:
-            top = out[: len(level)]
-            if every:
-                top &= x[level].all(1)
-            else:
-                top |= x[level].any(1)
-        return out
-
-    def to(self, device: torch.device | str) -> _Groups:
-        """The same on another device."""
-        return _Groups(tuple(level.to(device) for level in self.levels), self.rank.to(device))
-
-
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Metabolism:
     """Reaction nodes, the gene complexes that run them (``gpr``) and the metabolites they touch (``rmr``); immutable.
@@ -143,8 +93,8 @@ class Metabolism:
     """Reaction nodes with at least one gene complex."""
     num_genes_required: int = field(init=False)
     """Largest gene index plus one: a gene list shorter than this does not fit."""
-    _genes_of_complex: _Groups = field(init=False)
-    _complexes_of_reaction: _Groups = field(init=False)
+    _genes_of_complex: Groups = field(init=False)
+    _complexes_of_reaction: Groups = field(init=False)
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen
@@ -161,10 +111,10 @@ class Metabolism:
         set_field(self, "num_genes_required", int(genes.max()) + 1 if len(genes) else 0)
 
         num_complexes = len(complex_reaction)
-        by_complex = _Groups.build(self.gpr_complex.cpu(), genes, num_complexes)
+        by_complex = Groups.build(self.gpr_complex.cpu(), genes, num_complexes)
         # Nodes without genes get a row that is always true, one past the last complex.
         free = (~has_genes).nonzero()[:, 0]
-        by_reaction = _Groups.build(
+        by_reaction = Groups.build(
             torch.cat([complex_reaction, free]),
             torch.cat([by_complex.rank, torch.full_like(free, num_complexes)]),
             self.num_reactions,

@@ -57,7 +57,7 @@ class GeneInput(nn.Module):
     def reset_parameters(self) -> None:
         """Start anew."""
         if self.embedding is not None:
-            nn.init.normal_(self.embedding)
+            nn.init.normal_(self.embedding, std=0.1)
         for module in self.preprocessor:
             if isinstance(module, (nn.Linear, nn.LayerNorm)):
                 module.reset_parameters()

@@ -26,7 +26,7 @@ class AttentionPooling(nn.Module):
         super().__init__()
         hidden = max(channels // 2, 1)
         self.gate = nn.Sequential(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, 1))
-        self.transform = nn.Sequential(nn.Linear(channels, channels), nn.GELU())
+        self.transform = nn.Linear(channels, channels)
 
     def reset_parameters(self) -> None:
         """Start anew."""

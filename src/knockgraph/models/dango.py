@@ -1,0 +1,109 @@
+"""DANGO: message passing on the wild type, once per step; a perturbation only chooses gene embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from knockgraph.errors import StrategyError
+from knockgraph.graph import CellGraph
+from knockgraph.models.adjacency_reconstruction import AdjacencyReconstruction
+from knockgraph.models.hyper_sagnn import HyperSAGNN
+from knockgraph.models.model import CellModel, Prediction, relation_choice
+from knockgraph.nn.attention_pooling import at_least_float32
+from knockgraph.nn.grouped_linear import GroupedLinear
+from knockgraph.ops.spmm import autocast_input
+from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies import PerturbedGraphs
+
+UNSTABLE = ("neighborhood", "coexpression", "experimental")
+"""Channels of STRING in which more than 1 % of the zeros changed between releases."""
+
+
+class Dango(CellModel):
+    r"""The model of `Zhang et al. <https://doi.org/10.1101/2020.11.26.400739>`_,
+
+    .. math::
+        h_r^{(0)} &= e, \qquad h_r^{(l)} = \mathrm{ReLU}\bigl(\mathrm{SAGE}^{(l)}_r(A_r, h_r^{(l-1)})\bigr), \qquad
+        l = 1, 2, \\
+        x &= \sum_r \operatorname{softmax}_r\bigl(\mathrm{MLP}(h_r^{(2)})\bigr)\, h_r^{(2)}, \qquad
+        y = \mathrm{HyperSAGNN}(x;\ P),
+
+    on the wild-type graph, with a learned embedding e and the deleted genes P of each sample. Each :math:`h_r^{(2)}`
+    also reconstructs its relation's adjacency matrix (:class:`AdjacencyReconstruction`); the mean of these errors is
+    ``auxiliary["reconstruction"]``.
+
+    Args:
+        graph: The cell graph.
+        channels: Channels of the embedding and of all states.
+        relations: Names of the relations; by default those whose name starts with ``string``, or all if there is none.
+        zero_weight: Relation → weight λ of absent edges in the reconstruction. By default 0.1 for relations whose name
+            contains ``neighborhood``, ``coexpression`` or ``experimental`` (many of their zeros turn into edges with the
+            next release of STRING), else 1.
+        heads: Heads of Hyper-SAGNN.
+        most_deletions: See :class:`HyperSAGNN`.
+        outputs: Predictions per sample.
+    """
+
+    perturbs = False
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        channels: int = 64,
+        relations: Sequence[str] | None = None,
+        zero_weight: Mapping[str, float] | None = None,
+        heads: int = 4,
+        most_deletions: int | None = None,
+        outputs: int = 1,
+    ) -> None:
+        super().__init__()
+        if relations is None:
+            relations = [name for name in graph.relations if name.startswith("string")] or list(graph.relations)
+        self.relations = relation_choice(graph, relations)
+        unknown = sorted(set(zero_weight or {}) - set(self.relations))
+        if unknown:
+            raise StrategyError(f"zero_weight names {unknown[0]!r}, which is not among {', '.join(self.relations)}")
+        groups = len(self.relations)
+        self.embedding = nn.Parameter(torch.empty(graph.num_genes, channels))
+        self.neighbour = nn.ModuleList(GroupedLinear(groups, channels, channels) for _ in range(2))
+        self.own = nn.ModuleList(GroupedLinear(groups, channels, channels, bias=False) for _ in range(2))
+        self.reconstruction = nn.ModuleList(
+            AdjacencyReconstruction(graph.relations[name], channels, (zero_weight or {}).get(name, _zero_weight(name)))
+            for name in self.relations
+        )
+        hidden = max(channels // 2, 1)
+        self.attention = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+        self.score = HyperSAGNN(channels, heads, outputs=outputs, most_deletions=most_deletions)
+        nn.init.normal_(self.embedding, std=0.1)
+
+    def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
+        """See the formula above; ``view`` is of the wild type alone."""
+        h = self.states(view)
+        errors = [module(state) for module, state in zip(self.reconstruction, h, strict=True)]
+        share = at_least_float32(self.attention(h)).softmax(0)
+        x = (share.to(h.dtype) * h).sum(0)
+        return Prediction(self.score(x, batch), auxiliary={"reconstruction": torch.stack(errors).mean()})
+
+    def states(self, view: PerturbedGraphs) -> Tensor:
+        """The genes' state in each relation, ``[relations, num_genes, channels]``."""
+        if not view.batch.wild_type or view.keep.shape[1] != 1:
+            raise StrategyError(
+                "DANGO looks at the wild type alone; give it strategy(batch.only_wild_type()) instead of the batch"
+            )
+        e = autocast_input(self.embedding)
+        h = e.expand(len(self.relations), -1, -1)
+        for layer, (neighbour, own) in enumerate(zip(self.neighbour, self.own, strict=True)):
+            if layer == 0 and self.relations == view.strategy.relation_names:
+                mean = view.aggregate_all(e, "mean").squeeze(2)
+            else:
+                states = zip(self.relations, h, strict=True)
+                mean = torch.stack([view.aggregate(name, state, "mean").squeeze(1) for name, state in states])
+            h = torch.relu(neighbour(mean) + own(h))
+        return h
+
+
+def _zero_weight(relation: str) -> float:
+    return 0.1 if any(name in relation for name in UNSTABLE) else 1.0
