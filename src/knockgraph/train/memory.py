@@ -19,7 +19,7 @@ class BatchTooLargeError(KnockgraphError):
     """A batch does not fit, with what to change."""
 
 
-class PeakBytes(TorchDispatchMode):
+class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of living tensors made inside the block, on any device.
 
     Attributes:
@@ -27,7 +27,7 @@ class PeakBytes(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = 0
         self.peak = 0
         self._seen: set[int] = set()
@@ -104,6 +104,7 @@ def explain(
 
 
 def _peak(step: Callable[[int], Any], batch_size: int) -> int:
-    with PeakBytes() as counter:
+    counter = PeakBytes()
+    with counter:
         step(batch_size)
     return counter.peak

@@ -26,7 +26,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 def pearson(x: Tensor, y: Tensor) -> Tensor:
     """Correlation of two lists; NaN where one is constant."""
     x, y = x.double() - x.double().mean(), y.double() - y.double().mean()
-    return (x @ y) / (x.norm() * y.norm())
+    return (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()
 
 
 def spearman(x: Tensor, y: Tensor) -> Tensor:
@@ -35,6 +35,8 @@ def spearman(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _ranks(x: Tensor) -> Tensor:
+    group: Tensor
+    count: Tensor
     _, group, count = torch.unique(x, sorted=True, return_inverse=True, return_counts=True)
     last = count.cumsum(0).double()
     return ((2 * last - count + 1) / 2)[group]
