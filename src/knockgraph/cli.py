@@ -288,18 +288,18 @@ def train(
     if show:
         out.print(dump(config), markup=False)
         return
+    from knockgraph.train.run import InterruptedRun, is_main_process
     from knockgraph.train.run import train as run
 
     try:
         given = any(word.startswith("trainer.max_epochs=") for word in words)
         directory = run(config, lambda text: out.print(escape(text)), config.trainer.max_epochs if given else None)
-    except KeyboardInterrupt:
-        where = config.run_dir or "the directory printed above"
-        err.print(f"interrupted; continue with: knockgraph train run_dir={where} resume=true")
+    except InterruptedRun as stopped:
+        todo = f"continue with: knockgraph train run_dir={stopped.directory} resume=true"
+        err.print(escape(f"interrupted; {todo if stopped.resumable else 'there is no checkpoint yet, start anew'}"))
         raise typer.Exit(130) from None
-    result = directory / "result.json"
-    if result.is_file():
-        _write_json(json_, {"run_dir": str(directory), **json.loads(result.read_text())})
+    if is_main_process():
+        _write_json(json_, {"run_dir": str(directory), **json.loads((directory / "result.json").read_text())})
 
 
 Run = Annotated[Path, typer.Argument(help="A run directory made by 'knockgraph train'.")]
@@ -316,11 +316,11 @@ def evaluate(
 ) -> None:
     """Metrics of a run on one part of its split, against the baselines."""
     from knockgraph.train.evaluate import evaluate as measure
-    from knockgraph.train.run import quiet
+    from knockgraph.train.run import finite, quiet
 
     _check_device(device)
     quiet()
-    _write_json(json_, measure(run, part, checkpoint, lambda text: out.print(escape(text)), device))
+    _write_json(json_, finite(measure(run, part, checkpoint, lambda text: out.print(escape(text)), device)))
 
 
 @app.command()

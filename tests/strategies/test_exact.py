@@ -164,30 +164,13 @@ def check_structure(strategy: kg.strategies.Strategy, batch: kg.PerturbationBatc
 @each_case
 @each_direction
 @each_variant
-def test_masks_degrees_and_reactions(variant: str, direction: str, name: str, tmp_path: Path) -> None:
-    case = CASES[name]
+def test_equals_the_slow_reference(variant: str, direction: str, name: str, tmp_path: Path) -> None:
+    case, expected = CASES[name], expected_of(name, direction)
     strategy = create(variant, case.graph, direction, case.batch, tmp_path)
-    check_structure(strategy, case.batch, expected_of(name, direction))
-
-
-@each_case
-@each_direction
-@each_variant
-def test_values_and_gradients(variant: str, direction: str, name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    strategy = create(variant, case.graph, direction, case.batch, tmp_path)
+    check_structure(strategy, case.batch, expected)
     for dtype in DTYPES:
-        check_aggregations(strategy, case.batch, expected_of(name, direction), dtype)
-
-
-@each_case
-@each_direction
-@each_variant
-def test_attention(variant: str, direction: str, name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    strategy = create(variant, case.graph, direction, case.batch, tmp_path)
-    for dtype in DTYPES:
-        check_attention(strategy, case.batch, expected_of(name, direction), dtype)
+        check_aggregations(strategy, case.batch, expected, dtype)
+        check_attention(strategy, case.batch, expected, dtype)
 
 
 @each_direction

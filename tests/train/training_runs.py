@@ -1,39 +1,129 @@
-"""Tiny runs through the real command line, for the tests of training."""
+"""Tiny runs through the command line, for the tests of training.
 
+A process of its own for each, but forked from one that has imported everything: otherwise the imports of torch and
+Lightning would be most of the time. Where a test is about starting the program itself, it uses ``KNOCKGRAPH``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
 import os
-import signal
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from knockgraph.train import checkpoints
+from knockgraph.train.config import Config, compose
 
-KNOCKGRAPH = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import main; main()"]
-TINY = [
-    "data.experiments=500",
-    "loader.batch_size=16",
-    "model.options.channels=8",
-    "model.options.layers=1",
+KNOCKGRAPH = [sys.executable, "-W", "ignore", "-m", "knockgraph"]
+QUIET = [
     "trainer.progress_bar=false",
     "trainer.accelerator=cpu",
     "trainer.baselines=[mean,additive]",
     "trainer.log_every_n_steps=1",
 ]
+TINY = ["data.experiments=500", "loader.batch_size=16", "model.options.channels=8", "model.options.layers=1", *QUIET]
+# The smallest run that has every part: 64 training experiments, four steps.
+LEAST = ["data.experiments=80", "loader.batch_size=16", "trainer.max_epochs=1", "model=additive", *QUIET]
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(
+    [
+        "knockgraph.cli",
+        "knockgraph.train.evaluate",
+        "knockgraph.train.predict",
+        "knockgraph.report.training",
+        "knockgraph.models.hetero",
+        "knockgraph.losses.composite",
+        "knockgraph.sources.demo",
+        "hydra",
+        "matplotlib.pyplot",
+        "pyarrow.parquet",
+        "tensorboard",
+        "lightning.pytorch.loggers.tensorboard",
+        "lmdb",
+    ]
+)
 
 
 def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "300"}
 
 
-def run(*arguments: str, code: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*KNOCKGRAPH, *arguments], capture_output=True, text=True, timeout=300, env=environment(), cwd=cwd
-    )
-    assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
-    return done
+def config(*overrides: str) -> Config:
+    """A config for runs in this process."""
+    return compose([*LEAST, *overrides])
+
+
+class Started:
+    """The command line in a process of its own.
+
+    Args:
+        arguments: Of the command line.
+        cwd: Where it runs.
+        variables: Added to its environment.
+        before: Called there first.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path | None = None,
+        variables: dict[str, str] | None = None,
+        before: Callable[[], Any] | None = None,
+    ) -> None:
+        self.arguments = arguments
+        self._folder = tempfile.TemporaryDirectory()
+        told = (arguments, self._folder.name, str(cwd or Path.cwd()), {**environment(), **(variables or {})}, before)
+        self.process = _PROCESSES.Process(target=_main, args=told)
+        self.process.start()
+
+    def wait(self, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+        self.process.join(300)
+        out, err = (Path(self._folder.name, name).read_text() for name in ("stdout", "stderr"))
+        found = self.process.exitcode
+        assert found is not None, "the run does not end"
+        assert code is None or found == code, (self.arguments, found, out, err)
+        self._folder.cleanup()
+        return subprocess.CompletedProcess(self.arguments, found, out, err)
+
+
+def _main(
+    arguments: tuple[str, ...], folder: str, cwd: str, variables: dict[str, str], before: Callable[[], Any] | None
+) -> None:
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT), number)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    from lightning.pytorch.utilities import rank_zero_only
+
+    from knockgraph.cli import main
+
+    rank_zero_only.rank = int(variables.get("RANK", 0))  # Lightning reads the variable when it is imported
+    sys.argv = ["knockgraph", *arguments]
+    if before is not None:
+        before()
+    try:
+        main()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def run(
+    *arguments: str, code: int = 0, cwd: Path | None = None, before: Callable[[], Any] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return Started(*arguments, cwd=cwd, before=before).wait(code)
 
 
 def train(directory: Path, *overrides: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -42,26 +132,21 @@ def train(directory: Path, *overrides: str, code: int = 0) -> subprocess.Complet
 
 def kill_after_steps(directory: Path, steps: int, *overrides: str, extra_seconds: float = 0.0) -> None:
     """Start a run and kill -9 it once a checkpoint of at least ``steps`` optimizer steps is there."""
-    process = subprocess.Popen(
-        [*KNOCKGRAPH, "train", f"run_dir={directory}", *TINY, *overrides],
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    started = Started("train", f"run_dir={directory}", *TINY, *overrides)
     try:
-        deadline = time.time() + 200
-        while time.time() < deadline:
-            if process.poll() is not None:
-                raise AssertionError(f"the run ended by itself with {process.returncode} before it could be killed")
-            if saved_step(directory) >= steps:
-                break
-            time.sleep(0.01)
-        else:
-            raise AssertionError("no checkpoint in time")
+        wait_for_steps(started, directory, steps)
         time.sleep(extra_seconds)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        started.process.kill()
+        started.wait(code=None)
+
+
+def wait_for_steps(started: Started, directory: Path, steps: int) -> None:
+    deadline = time.time() + 200
+    while saved_step(directory) < steps:
+        assert started.process.is_alive(), f"the run ended by itself: {started.wait(code=None)}"
+        assert time.time() < deadline, "no checkpoint in time"
+        time.sleep(0.01)
 
 
 def saved_step(directory: Path) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from knockgraph.errors import StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.models.gene_input import GeneInput
+from knockgraph.models.hetero_layer import ACTIVATIONS, HeteroLayer
 from knockgraph.models.hyper_sagnn import HyperSAGNN
 from knockgraph.models.metabolic_state import MetabolicState
 from knockgraph.models.model import CellModel, Prediction
-from knockgraph.models.relation_aggregation import relation_aggregation
+from knockgraph.models.relation_aggregation import AGGREGATIONS, relation_aggregation
+from knockgraph.models.relation_choice import relation_choice
 from knockgraph.nn.attention_pooling import AttentionPooling, at_least_float32
-from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.relation_conv import (
     GATv2RelationConv,
     GCNRelationConv,
@@ -32,46 +33,56 @@ Aggregation = Literal["sum", "mean", "attention", "pairwise"]
 Combination = Literal["gating", "mean"]
 WildType = Literal["column", "cached-epoch"]
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU, "elu": nn.ELU}
-
-
-class HeteroLayer(nn.Module):
-    r"""One convolution per relation, then one state again,
-
-    .. math:: x' = \mathrm{aggregation}_r\bigl(\mathrm{dropout}(\phi(\mathrm{norm}_r(\mathrm{conv}_r(A_r, x))))\bigr).
-
-    Args:
-        conv: The convolutions.
-        aggregation: Maps ``[relations, rows, channels]`` to ``[rows, channels]``.
-        norm: Whether there is a LayerNorm.
-        activation: Name of the activation φ.
-        dropout: Share of the activations that are dropped in training.
-
-    Shapes:
-        x ``[num_genes, batch, channels]`` (or ``[num_genes, channels]``, shared by all samples) ->
-        ``[num_genes, batch, channels]``.
-    """
-
-    def __init__(
-        self, conv: RelationConv, aggregation: nn.Module, norm: bool, activation: str, dropout: float
-    ) -> None:
-        super().__init__()
-        self.conv = conv
-        self.norm = GroupedLayerNorm(len(conv.relations), conv.channels) if norm else nn.Identity()
-        self.activation = ACTIVATIONS[activation]()
-        self.dropout = nn.Dropout(dropout)
-        self.aggregation = aggregation
-
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
-        """See the formula above."""
-        h = self.conv(view, x)
-        shape = h.shape[1:3]
-        y: Tensor = self.aggregation(self.dropout(self.activation(self.norm(h.flatten(1, 2)))))
-        return y.unflatten(0, shape)
+CONVOLUTIONS = ("gin", "sage", "gcn", "gatv2")
 
 
 class HeteroCellModel(CellModel):
-    exact: bool
+    r"""What a deletion changes in the cell, and what the deleted genes mean to each other,
+
+    .. math::
+        x &= \mathrm{layer}_L \circ \dots \circ \mathrm{layer}_1 (\mathrm{input}), \qquad
+        z = \mathrm{pool}_{kept\ genes}(x), \qquad
+        z_p = \gamma N\, (z_{wild\ type} - z_{perturbed}), \\
+        y &= \mathrm{combine}\bigl(\mathrm{MLP}(z_p),\ \mathrm{HyperSAGNN}(x_{wild\ type};\ P)\bigr),
+
+    in one pass: the wild type is the last column of the view. ``gating`` weighs the two predictions with the softmax
+    of an MLP that sees both, ``mean`` averages them. With metabolism a second pooled state, of the living reactions, is
+    treated alike and :math:`z_p` becomes a linear map of the two differences, each with its own N.
+
+    The factor N: pooling is nearly a mean over N genes, so a deletion changes z by about 1/N, and with differences that
+    small the MLP is linear and sees no interaction. :math:`N (z_{wild\ type} - z_{perturbed})` is about the *sum* of
+    the changes of all genes, which does not depend on the size of the cell. The difference is taken in float32 (float64
+    for float64) also under autocast. Without a deletion :math:`z_p = 0`.
+
+    Args:
+        graph: The cell graph.
+        channels: Channels H of all states.
+        layers: Message-passing layers L.
+        conv: ``gin`` (learned ε), ``sage`` (mean), ``gcn`` or ``gatv2``, one per relation.
+        aggregation: ``sum``, ``mean``, ``attention`` or ``pairwise``, over the relations.
+        relations: Names of the relations; all of the graph by default.
+        embedding: Whether genes have a learned embedding.
+        features: Names of the graph's gene features to use beside, or instead of, the embedding.
+        mlp_layers: Linear maps in the MLP of ``gin``.
+        heads: Heads of ``gatv2``, of ``attention`` and of Hyper-SAGNN.
+        norm: Whether convolutions are followed by a LayerNorm.
+        activation: ``gelu``, ``relu``, ``silu`` or ``elu``.
+        dropout: Of the convolutions' activations. The wild type has its own mask, so this adds noise to :math:`z_p`.
+        local: Whether Hyper-SAGNN takes part.
+        combine: ``gating`` or ``mean``.
+        metabolism: Whether the reactions take part.
+        metabolism_rounds: Rounds of messages reactions → metabolites → reactions.
+        wild_type: ``column``, exact; or ``cached-epoch``, an approximation: the wild type's states are those of the last
+            :meth:`refresh_wild_type`, without a gradient, and the view needs no column for it.
+        gain: γ.
+        most_deletions: See :class:`HyperSAGNN`.
+        rows_at_once: See :class:`PairwiseAggregation`.
+        outputs: Predictions per sample.
+
+    Attributes:
+        exact: False with ``wild_type="cached-epoch"``.
+    """
+
     z_wild_type: Tensor
     x_wild_type: Tensor
 
@@ -95,14 +106,23 @@ class HeteroCellModel(CellModel):
         metabolism: bool = False,
         metabolism_rounds: int = 2,
         wild_type: WildType = "column",
+        gain: float = 1.0,
         most_deletions: int | None = None,
         rows_at_once: int | None = None,
         outputs: int = 1,
-        scale: float = 0.7, residual: bool = False, normz: bool=False,
     ) -> None:
         super().__init__()
-        names = tuple(graph.relations) if relations is None else tuple(relations)
-        self.residual=residual; self.normz=normz
+        _one_of("conv", conv, CONVOLUTIONS)
+        _one_of("aggregation", aggregation, AGGREGATIONS)
+        _one_of("activation", activation, ACTIVATIONS)
+        _one_of("combine", combine, ("gating", "mean"))
+        _one_of("wild_type", wild_type, ("column", "cached-epoch"))
+        for name, number in (("channels", channels), ("layers", layers), ("mlp_layers", mlp_layers)):
+            if number < 1:
+                raise StrategyError(f"{name}={number}, but the hetero model needs at least 1")
+        if metabolism and graph.metabolism is None:
+            raise StrategyError("metabolism=True, but this cell graph has no metabolism; build one into the graph")
+        names = relation_choice(graph, relations)
         self.exact = wild_type == "column"
         self.input = GeneInput(graph, channels, embedding, features)
         self.layers = nn.ModuleList(
@@ -116,34 +136,91 @@ class HeteroCellModel(CellModel):
             for _ in range(layers)
         )
         self.pool = AttentionPooling(channels)
+        sizes = [graph.num_genes]
         self.metabolic: MetabolicState | None = None
-        self.scales = [graph.num_genes**scale]
         if metabolism:
+            assert graph.metabolism is not None
             self.metabolic = MetabolicState(graph.metabolism, graph.num_genes, channels, metabolism_rounds)
-            self.joint = nn.Linear(2 * channels, channels, bias=False)
-            self.scales.append(graph.metabolism.num_reactions**scale)
-        self.predict = nn.Sequential(nn.Linear(channels, 4*channels), nn.GELU(), nn.Linear(4*channels, outputs))
-        nn.init.zeros_(self.predict[2].weight); nn.init.zeros_(self.predict[2].bias)
-        self.local = HyperSAGNN(channels, heads, outputs=outputs, most_deletions=most_deletions) if local else None
-        self.gate = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 2)) if local and combine == "gating" else None
+            sizes.append(graph.metabolism.num_reactions)
+        # A bias would cancel in the difference.
+        self.joint = nn.Linear(2 * channels, channels, bias=False) if metabolism else None
+        self.scales = [gain * size for size in sizes]
+        self.global_predictor = nn.Sequential(
+            nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, outputs)
+        )
+        self.local_predictor = HyperSAGNN(channels, heads, 2, outputs, most_deletions) if local else None
+        gated = local and combine == "gating"
+        self.gate = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 2)) if gated else None
+        self._known = self.exact
+        if not self.exact:
+            # Part of a checkpoint: a run that goes on in the middle of an epoch goes on with the same wild type.
+            self.register_buffer("x_wild_type", torch.zeros(graph.num_genes, channels))
+            self.register_buffer("z_wild_type", torch.zeros(len(sizes), 1, channels))
 
     def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
-        x = self.input()
+        """See the formula above."""
+        if self.exact and not view.batch.wild_type:
+            raise StrategyError(
+                "the hetero model compares with the wild type, but the view has no column for it; "
+                "give it strategy(batch.with_wild_type())"
+            )
+        x, z = self.states(view)
+        x_wild, z_wild = (x[:, -1], z[:, -1:]) if self.exact else self._cached()
+        difference = z_wild - z[:, : batch.num_samples]
+        scaled = [scale * part for scale, part in zip(self.scales, difference, strict=True)]
+        z_p = scaled[0] if self.joint is None else self.joint(torch.cat(scaled, 1))
+        y = at_least_float32(self.global_predictor(z_p))
+        if self.local_predictor is not None:
+            y = self._combined(y, self.local_predictor(x_wild, batch))
+        return Prediction(y, at_least_float32(z_p))
+
+    def states(self, view: PerturbedGraphs) -> tuple[Tensor, Tensor]:
+        """States of the genes ``[num_genes, columns, channels]`` and pooled states ``[1 or 2, columns, channels]``."""
+        x = self.input()  # [num_genes, channels]: in the first layer all samples share it
         for layer in self.layers:
-            y = layer(view, x)
-            x = y + (x.unsqueeze(1) if x.dim()==2 else x) if self.residual else y
-        z = self.pool(x, view.keep)
-        z_p = self.scales[0] * (z[-1:] - z[:-1])
+            x = layer(view, x)
+        pooled = [self.pool(x, view.keep)]
         if self.metabolic is not None:
-            zr = self.metabolic(view, x)
-            z_p = self.joint(torch.cat([z_p, self.scales[1] * (zr[-1:] - zr[:-1])], 1))
-        if self.normz: z_p = nn.functional.layer_norm(z_p, z_p.shape[-1:])
-        y = at_least_float32(self.predict(z_p))
-        if self.local is not None:
-            both = torch.stack([y, self.local(x[:, -1], batch)], -1)
-            share = at_least_float32(self.gate(both)).softmax(-1) if self.gate is not None else 0.5
-            y = (share * both).sum(-1)
-        return Prediction(y, z_p)
+            pooled.append(self.metabolic(view, x))
+        return x, torch.stack(pooled)
+
+    @torch.no_grad()
+    def refresh_wild_type(self, view: PerturbedGraphs) -> None:
+        """Compute the wild type's states anew and keep them; for ``wild_type="cached-epoch"``, once per epoch.
+
+        Args:
+            view: Its last column is the wild type, e.g. ``strategy(batch.only_wild_type())``.
+        """
+        if self.exact:
+            return
+        if not view.batch.wild_type:
+            raise StrategyError("the view has no wild-type column; give strategy(batch.only_wild_type())")
+        training = self.training
+        self.eval()
+        x, z = self.states(view)
+        self.train(training)
+        self.x_wild_type.copy_(x[:, -1])
+        self.z_wild_type.copy_(z[:, -1:])
+        self._known = True
+
+    def _cached(self) -> tuple[Tensor, Tensor]:
+        if not self._known:
+            raise StrategyError(
+                "the wild type is not known yet; call model.refresh_wild_type(strategy(batch.only_wild_type())) "
+                "at the start of each epoch"
+            )
+        return self.x_wild_type, self.z_wild_type
+
+    def _combined(self, first: Tensor, second: Tensor) -> Tensor:
+        """Two predictions ``[samples, outputs]`` made one."""
+        both = torch.stack([first, second], -1)
+        if self.gate is None:
+            return both.mean(-1)
+        return (at_least_float32(self.gate(both)).softmax(-1) * both).sum(-1)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._known = self._known or f"{prefix}x_wild_type" in state_dict
 
 
 def _convolution(name: str, relations: Sequence[str], channels: int, mlp_layers: int, heads: int) -> RelationConv:
@@ -153,6 +230,9 @@ def _convolution(name: str, relations: Sequence[str], channels: int, mlp_layers:
         return SAGERelationConv(relations, channels)
     if name == "gcn":
         return GCNRelationConv(relations, channels)
-    if name == "gatv2":
-        return GATv2RelationConv(relations, channels, heads)
-    raise StrategyError(f"there is no convolution {name!r}")
+    return GATv2RelationConv(relations, channels, heads)
+
+
+def _one_of(option: str, value: str, known: Sequence[str] | dict[str, Any]) -> None:
+    if value not in known:
+        raise StrategyError(f"{option}={value!r} is not known to the hetero model; use one of {', '.join(known)}")

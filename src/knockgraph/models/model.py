@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor, nn
 
-from knockgraph.errors import StrategyError
-from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 
@@ -48,16 +46,3 @@ class CellModel(nn.Module, ABC):
             view: The perturbed graphs, see :attr:`perturbs`.
             batch: The samples, without the wild-type column.
         """
-
-
-def relation_choice(graph: CellGraph, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The relations that a model uses, checked; ``None`` means all of the graph."""
-    chosen = tuple(graph.relations if names is None else names)
-    if not chosen:
-        raise StrategyError("the model needs at least one relation; the graph, or the option relations, has none")
-    unknown = [name for name in chosen if name not in graph.relations]
-    if unknown:
-        raise StrategyError(f"the graph has no relation {unknown[0]!r}; it has {', '.join(graph.relations)}")
-    if len(set(chosen)) < len(chosen):
-        raise StrategyError(f"relations lists a name twice: {', '.join(chosen)}")
-    return chosen

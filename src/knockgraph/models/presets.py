@@ -9,11 +9,12 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         # The demo: under a minute on two cores.
         "small": {
             "channels": 32,
-            "layers": 2,
+            "layers": 1,
             "conv": "gin",
             "mlp_layers": 2,
             "aggregation": "sum",
             "activation": "relu",
+            "gain": 3.0,
         },
         # The reference project's settings.
         "reference": {

@@ -11,7 +11,7 @@ class AttentionPooling(nn.Module):
 
     .. math:: z_b = \sum_i \frac{m_{ib} \exp g(x_{ib})}{\sum_j m_{jb} \exp g(x_{jb})}\; t(x_{ib}),
 
-    with a gate :math:`g` (2-layer MLP) and a transform :math:`t` (linear, GELU). What is in a row that is left out
+    with a gate :math:`g` (2-layer MLP) and a linear transform :math:`t`. What is in a row that is left out
     (even NaN) does not matter; a sample without any row gets 0. Weights and sums are float32 (float64 for float64)
     also under autocast: what is learned from is the small difference between two such means.
 

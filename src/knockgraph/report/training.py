@@ -41,10 +41,10 @@ def html(directory: Path, config: Config, result: dict[str, Any]) -> str:
     metrics: dict[str, dict[str, float]] = result["metrics"]
     own = metrics[config.model.name]
     keys = [key for key in own if key != "seconds"]
-    best = max((m[score] for name, m in metrics.items() if name != config.model.name), default=float("nan"))
+    others = [m[score] for name, m in metrics.items() if name != config.model.name and not math.isnan(m[score])]
     lead = (
         f"{config.model.name} with {config.strategy.name} on {config.data.phenotype}: {result['part']} {score} "
-        f"{own[score]:.3f}; the best baseline reaches {best:.3f}"
+        f"{_cell(own[score])}" + (f"; the best baseline reaches {_cell(max(others))}" if others else "")
     )
     loss = {k: v for k, v in logged.items() if k in ("train/loss", "val/mse", "val/bce")}
     learned = {k: v for k, v in logged.items() if k in (f"val/{score}",)}

@@ -33,15 +33,21 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The inverse of :func:`save`. Nothing in the file is executed."""
     contents = read_container(path, FORMAT, range(1, VERSION + 1))
     try:
-        state: dict[str, Any] = _decode(contents.document["state"], contents.tensors)
-    except (KeyError, TypeError, ValueError) as error:
+        state = _decode(contents.document["state"], contents.tensors)
+        if not isinstance(state, dict):
+            raise TypeError(f"it holds {type(state).__name__} instead of names and values")
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise FileFormatError(f"{path} does not describe a valid checkpoint: {error}") from error
     return state
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], path: str) -> Any:
     if isinstance(value, Tensor):
-        name = path or "tensor"
+        if value.layout != torch.strided or value.is_quantized or value.dtype == torch.complex128:
+            raise KnockgraphError(f"a checkpoint cannot hold a {value.dtype}, {value.layout} tensor (at {path})")
+        name = path
+        while name in tensors or name in ("", "__metadata__"):  # 1 and "1" are two keys; the second name is reserved
+            name += "'"
         tensors[name] = value.detach()
         return {"tensor": name}
     if isinstance(value, dict):

@@ -153,10 +153,20 @@ _POSITIVE = (
     "loader.batch_size",
     "optimizer.lr",
     "scheduler.cycles",
+    "loader.prefetch_factor",
     "trainer.devices",
     "trainer.num_nodes",
     "trainer.log_every_n_steps",
     "trainer.checkpoint_every_n_steps",
+)
+_NOT_NEGATIVE = (
+    "loader.num_workers",
+    "optimizer.weight_decay",
+    "scheduler.warmup_steps",
+    "scheduler.min_factor",
+    "scheduler.patience",
+    "trainer.gradient_clip",
+    "trainer.plot_every_n_epochs",
 )
 
 
@@ -192,8 +202,14 @@ def load(path: Path) -> Config:
     if not path.is_file():
         raise ConfigError(f"there is no config at {path}; is {path.parent} a run directory?")
     try:
-        return checked(OmegaConf.load(path))
-    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError) as error:
+        found = OmegaConf.load(path)
+        if not OmegaConf.is_dict(found) or not found:
+            raise ConfigError(f"{path} cannot be read: it holds no keys; copy it again from its origin")
+        # A resolved config has none left, and one that reads the environment of whoever opens it is not to be trusted.
+        if "${" in OmegaConf.to_yaml(found):
+            raise ConfigError(f"{path} cannot be read: it is not resolved, it holds ${{…}}; write the value there")
+        return checked(found)
+    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path} cannot be read: {_first_line(error)}") from error
 
 
@@ -221,9 +237,36 @@ def checked(composed: Any) -> Config:
     for path in _POSITIVE:
         if not _at(config, path) > 0:
             raise ConfigError(f"config key {path!r}: {_at(config, path)} must be greater than 0")
-    if config.trainer.max_epochs < 1 and config.trainer.max_steps < 1:
-        raise ConfigError("config key 'trainer.max_epochs': the run has no step; set it to 1 or more")
+    for path in _NOT_NEGATIVE:
+        if not _at(config, path) >= 0:
+            raise ConfigError(f"config key {path!r}: {_at(config, path)} must not be negative")
+    _check_trainer(config.trainer)
+    if len(config.optimizer.betas) != 2:
+        raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")
+    if (config.task == "classification") != (config.loss.name == "bce"):
+        fitting = "loss=bce" if config.task == "classification" else "another loss than bce, or task=classification"
+        raise ConfigError(f"config key 'loss': task={config.task} needs {fitting}")
     return config
+
+
+def _check_trainer(trainer: TrainerConfig) -> None:
+    from knockgraph.models import baselines
+
+    for path, value in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
+        if value < 1 and value != -1:
+            raise ConfigError(f"config key 'trainer.{path}': {value} must be 1 or more, or -1 for no limit")
+    if trainer.max_epochs == trainer.max_steps == -1:
+        raise ConfigError("config key 'trainer.max_epochs': the run has no end; set it or max_steps to 1 or more")
+    for epoch, batches in trainer.accumulate.items():
+        if epoch < 0 or batches < 1:
+            raise ConfigError(
+                f"config key 'trainer.accumulate': {{{epoch}: {batches}}} must give, from an epoch (0 or more) on, "
+                "1 or more batches per step"
+            )
+    unknown = [name for name in trainer.baselines if name not in baselines.available()]
+    if unknown:
+        known = ", ".join(baselines.available())
+        raise ConfigError(f"config key 'trainer.baselines': {unknown[0]!r} is not one of {known}")
 
 
 def _at(config: Any, path: str) -> Any:

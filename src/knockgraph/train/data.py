@@ -61,6 +61,13 @@ class TrainingData(LightningDataModule):
         screen = load_screen(config.data)
         return TrainingData(config, graph, screen, make_split(config.data, screen))
 
+    @staticmethod
+    def from_directory(config: Config, directory: Path) -> TrainingData:
+        """What a run was started with: its own copy of graph and split; the screen is refused if it has changed."""
+        screen = load_screen(config.data)
+        split = Split.load(directory / "data.split", screen)
+        return TrainingData(config, CellGraph.load(directory / "cell.cellgraph"), screen, split)
+
     def loader(self, part: str, shuffle: bool, rank: int = 0, world_size: int = 1) -> ScreenLoader:
         """Batches of one part."""
         loader = self.config.loader

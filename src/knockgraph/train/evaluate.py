@@ -14,9 +14,8 @@ from torch import Tensor
 from knockgraph.container import atomic_write
 from knockgraph.errors import KnockgraphError
 from knockgraph.models import baselines
-from knockgraph.screen import Split
 from knockgraph.train.config import Config
-from knockgraph.train.data import TrainingData, load_graph, load_screen
+from knockgraph.train.data import TrainingData
 from knockgraph.train.metrics import classification_metrics, regression_metrics
 from knockgraph.train.run import Say, load_task, write_json
 from knockgraph.train.task import Task
@@ -24,7 +23,8 @@ from knockgraph.train.task import Task
 
 def finish(config: Config, data: TrainingData, task: Task, directory: Path, seconds: float, say: Say) -> None:
     """Test the best checkpoint, write predictions, result and report."""
-    _, best = load_task(directory)
+    # A run that was shorter than an epoch has not validated.
+    _, best = load_task(directory, "best-mse" if (directory / "checkpoints" / "best-mse.ckpt").is_file() else "last")
     result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
@@ -38,8 +38,7 @@ def finish(config: Config, data: TrainingData, task: Task, directory: Path, seco
 def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cpu") -> dict[str, Any]:
     """Metrics of a finished run on one part of its split, against the baselines."""
     config, task = load_task(directory, which)
-    graph, screen = load_graph(config.data), load_screen(config.data)
-    data = TrainingData(config, graph, screen, Split.load(directory / "data.split", screen))
+    data = TrainingData.from_directory(config, directory)
     data.collate = task.strategy.collate
     if task.strategy.placement == "stored":
         task.strategy.prepare(data.bound, directory / "store")
@@ -61,8 +60,9 @@ def evaluate_part(
         start = time.perf_counter()
         baseline = baselines.create(name)
         baseline.fit(data.bound, data.rows["train"], data.targets("train"))
-        table[name] = score(baseline.predict(data.bound, rows), target)
-        table[name]["seconds"] = time.perf_counter() - start
+        row = name if name not in table else f"{name} (baseline)"  # 'additive' is a model, too
+        table[row] = score(baseline.predict(data.bound, rows), target)
+        table[row]["seconds"] = time.perf_counter() - start
     ceiling = None if task.classes else baselines.reproducibility_ceiling(data.bound)
     measured, predicted = data.bound.values[rows], task.transform.invert(prediction.double())
     if task.classes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -101,6 +102,30 @@ def explain(
         f"{'' if strategy == 'node-mask' else ' or the strategy node-mask, which keeps no edge messages'} "
         f"({type(error).__name__})"
     )
+
+
+@contextlib.contextmanager
+def explained(
+    batch_size: int, strategy: str, device: torch.device, predict: Callable[[], int] | None = None
+) -> Iterator[None]:
+    """Turn an out-of-memory error inside the block into :class:`BatchTooLargeError`.
+
+    Args:
+        batch_size: What was tried.
+        strategy: Name of the strategy.
+        device: Where.
+        predict: The peak bytes that were to be expected, asked for only if something goes wrong.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        # On a CPU torch raises a plain RuntimeError of its allocator.
+        if not isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "DefaultCPUAllocator" not in str(error):
+            raise
+        predicted = None
+        with contextlib.suppress(RuntimeError, MemoryError):
+            predicted = None if predict is None else predict()
+        raise explain(error, batch_size, strategy, predicted, device) from error
 
 
 def _peak(step: Callable[[int], Any], batch_size: int) -> int:

@@ -25,8 +25,13 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 def pearson(x: Tensor, y: Tensor) -> Tensor:
     """Correlation of two lists; NaN where one is constant."""
-    x, y = x.double() - x.double().mean(), y.double() - y.double().mean()
+    x, y = _centered(x.double()), _centered(y.double())
     return (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()
+
+
+def _centered(x: Tensor) -> Tensor:
+    # The mean of equal values may be off by a rounding error, and the rest would then correlate with anything.
+    return torch.where((x == x[:1]).all(), torch.zeros_like(x), x - x.mean())
 
 
 def spearman(x: Tensor, y: Tensor) -> Tensor:
@@ -69,11 +74,13 @@ def regression_metrics(prediction: Tensor, target: Tensor, scale: Tensor) -> dic
 def classification_metrics(logit: Tensor, target: Tensor) -> dict[str, Tensor]:
     """AUROC and average precision, and the cross-entropy of the logits ``[experiments, 1]``."""
     score, truth = logit.double().squeeze(-1), target.squeeze(-1)
+    # Only the order counts for the curves; large logits would become ties as probabilities.
+    place = _ranks(score) / max(len(score), 1)
     entropy = torch.nn.functional.binary_cross_entropy_with_logits(score, truth.double())
     both = bool((truth > 0.5).any()) and bool((truth < 0.5).any())
     nan = torch.tensor(float("nan"), dtype=torch.float64, device=score.device)
     return {
         "bce": entropy,
-        "auroc": binary_auroc(score.sigmoid(), truth.long()).double() if both else nan,
-        "average_precision": binary_average_precision(score.sigmoid(), truth.long()).double() if both else nan,
+        "auroc": binary_auroc(place, truth.long()).double() if both else nan,
+        "average_precision": binary_average_precision(place, truth.long()).double() if both else nan,
     }

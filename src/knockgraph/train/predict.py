@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from knockgraph import strategies
 from knockgraph.container import atomic_write
 from knockgraph.errors import KnockgraphError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch, Screen
+from knockgraph.sources.tables import WILD_TYPE
 from knockgraph.train import memory
 from knockgraph.train.run import Say, load_task
 from knockgraph.train.task import Task, named
@@ -45,7 +49,11 @@ def predict(
     config, task = load_task(directory, which)
     graph = CellGraph.load(directory / "cell.cellgraph")
     if strategy is not None:
-        task.strategy = named("strategy", strategies.create, strategy, graph)
+        # What a deletion means is part of the model; all other options belong to the strategy that it trained with.
+        meaning = {k: v for k, v in config.strategy.options.items() if k == "direction"}
+        task.strategy = named("strategy", strategies.create, strategy, graph, **meaning)
+    if not task.strategy.exact:
+        say(f"note: the strategy {task.strategy.name} is approximate with these options")
     task = task.to(device)
     genotypes, total = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if output is None and total > _MOST_SHOWN:
@@ -56,7 +64,7 @@ def predict(
     if output is None:
         for indices, values in _batches(task, genotypes, graph.num_genes, size):
             for row, value in zip(indices, values, strict=True):
-                say(f"{'+'.join(graph.genes[g] for g in row) or 'WT'}\t{value:.6g}")
+                say(f"{'+'.join(graph.genes[g] for g in row) or WILD_TYPE}\t{value:.6g}")
                 written += 1
     else:
         written = _stream(output, graph, name, _batches(task, genotypes, graph.num_genes, size))
@@ -67,17 +75,26 @@ def predict(
 def choose_batch_size(task: Task, num_genes: int, total: int) -> int:
     """What half of the free memory holds, at most 512 and never more than there is to predict."""
 
-    def step(n: int) -> None:
-        batch = PerturbationBatch.from_lists([[k % num_genes] for k in range(n)], num_genes).to(task.device)
-        with torch.no_grad():
-            task(_collated(task, batch))
-
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
-    return max(min(memory.largest_batch(step, available, most=512), total), 1)
+    return max(min(memory.largest_batch(_step(task, num_genes), available, most=512), total), 1)
 
 
-def _collated(task: Task, batch: PerturbationBatch) -> PerturbationBatch:
-    return task.strategy.collate(batch) if task.strategy.placement == "device" else batch
+def _step(task: Task, num_genes: int) -> Callable[[int], None]:
+    """Predicts a batch of the given size, to see what it takes."""
+
+    def step(n: int) -> None:
+        _forward(task, PerturbationBatch.from_lists([[k % num_genes] for k in range(n)], num_genes))
+
+    return step
+
+
+def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
+    """Predictions in label units, ``[samples, outputs]``."""
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        if task.strategy.placement == "stored":  # new genotypes, so nothing is stored for them yet
+            task.strategy.prepare(batch, stack.enter_context(tempfile.TemporaryDirectory()))
+        values: Tensor = task(task.strategy.collate(batch).to(task.device)).values
+    return values
 
 
 def _batches(
@@ -86,16 +103,11 @@ def _batches(
     task.eval()
     iterator = iter(genotypes)
     while chunk := list(itertools.islice(iterator, size)):
-        batch = _collated(task, PerturbationBatch.from_lists(chunk, num_genes)).to(task.device)
-        try:
-            with torch.no_grad():
-                values = task(batch).values[:, 0].double().cpu()
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            raise memory.explain(error, size, task.strategy.name, None, task.device) from error
-        except RuntimeError as error:
-            if "not enough memory" not in str(error):  # how torch reports it on a CPU
-                raise
-            raise memory.explain(error, size, task.strategy.name, None, task.device) from error
+        batch = PerturbationBatch.from_lists(chunk, num_genes)
+        with memory.explained(
+            size, task.strategy.name, task.device, lambda: memory.predict_peak(_step(task, num_genes), size)
+        ):
+            values = _forward(task, batch)[:, 0].double().cpu()
         values = values.sigmoid() if task.classes else task.transform.invert(values.unsqueeze(1)).squeeze(1)
         yield chunk, values.tolist()
 
@@ -109,7 +121,7 @@ def _genotypes(
 ) -> tuple[Iterable[tuple[int, ...]], int]:
     """Gene indices of each genotype, lazily, and how many there are; names are resolved before any work."""
     if genes:
-        lists = [[name.strip() for name in text.split(",") if name.strip()] for text in genes]
+        lists = [_names(text) for text in genes]
         named_genes = sorted({name for names in lists for name in names})
         row = dict(zip(named_genes, graph.gene_index(named_genes).tolist(), strict=True))
         return [tuple(sorted({row[name] for name in names})) for names in lists], len(lists)
@@ -128,6 +140,17 @@ def _genotypes(
     if len(chosen) < k:
         raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
     return itertools.combinations(chosen, k), math.comb(len(chosen), k)
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if names == [WILD_TYPE]:
+        return []
+    if "" in names:
+        raise KnockgraphError(
+            f"--genes {text!r} has an empty gene name; separate genes with one comma, the wild type is {WILD_TYPE}"
+        )
+    return names
 
 
 def _table(path: Path) -> Screen:

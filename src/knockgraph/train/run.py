@@ -16,6 +16,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import os
+import signal
 import time
 import warnings
 from collections.abc import Callable
@@ -23,20 +26,48 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.container import atomic_write
-from knockgraph.errors import KnockgraphError
-from knockgraph.train import checkpoints
-from knockgraph.train.config import Config, dump, load
+from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
+from knockgraph.train import checkpoints, memory
+from knockgraph.train.config import Config, ConfigError, dump, load
 from knockgraph.train.data import TrainingData
-from knockgraph.train.task import Task
+from knockgraph.train.task import Task, fingerprint
 
 Say = Callable[[str], None]
 _BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
 _BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}
+
+
+class InterruptedRun(KeyboardInterrupt):
+    """Ctrl-C during training.
+
+    Args:
+        directory: The run directory.
+        resumable: Whether it holds a checkpoint.
+    """
+
+    def __init__(self, directory: Path, resumable: bool) -> None:
+        super().__init__()
+        self.directory = directory
+        self.resumable = resumable
+
+
+class SharedStore(pl.Callback):
+    """Ranks other than the first read what it wrote for a stored strategy; Lightning waits for all before ``setup``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Open it."""
+        if not trainer.is_global_zero:
+            pl_module.strategy.store.use(self.directory)  # type: ignore[union-attr, operator]
 
 
 class Throughput(pl.Callback):
@@ -78,8 +109,11 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
         say: Told what a person should know.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
     """
+    _check_processes(config)
     directory = _directory(config)
     folder = directory / "checkpoints"
+    main = is_main_process()
+    say = say if main else _silent
     resume_from: Path | None = None
     if config.resume:
         kept = load(directory / "config.yaml")
@@ -90,29 +124,69 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
         for problem in problems:
             say(f"skipped: {problem}")
         say(f"resuming from {resume_from}")
+        if main and resume_from.name != checkpoints.LAST:
+            # A damaged one must not take the place of the good one at the next save.
+            (folder / checkpoints.LAST).unlink(missing_ok=True)
     elif (folder / checkpoints.LAST).exists():
         raise KnockgraphError(
             f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
         )
     quiet()
-    data = TrainingData.from_config(config)
+    data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
     task = Task(config, data.graph, data.transform)
     data.collate = task.strategy.collate
-    task.strategy.prepare(data.bound, directory / "store")
     trainer = _trainer(config, directory, folder)
-    if trainer.is_global_zero:
+    if main:
         _write_directory(config, data, directory)
+        task.strategy.prepare(data.bound, directory / "store")
         _announce(config, data, task, directory, say)
     start = time.perf_counter()
-    trainer.fit(task, datamodule=data, ckpt_path=None if resume_from is None else str(resume_from))
+    _fit(config, trainer, task, data, directory, resume_from)
     seconds = time.perf_counter() - start
-    if trainer.interrupted:
-        raise KeyboardInterrupt
-    if trainer.is_global_zero:
+    if main:
         from knockgraph.train.evaluate import finish
 
         finish(config, data, task, directory, seconds, say)
     return directory
+
+
+def is_main_process() -> bool:
+    """Whether this process writes and speaks: the first of those that torchrun or SLURM started, or the only one."""
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def _silent(text: str) -> None:
+    del text
+
+
+def _fit(
+    config: Config, trainer: pl.Trainer, task: Task, data: TrainingData, directory: Path, resume_from: Path | None
+) -> None:
+    place = memory.explained(config.loader.batch_size, config.strategy.name, trainer.strategy.root_device)
+    try:
+        with place:
+            trainer.fit(task, datamodule=data, ckpt_path=None if resume_from is None else str(resume_from))
+    except SystemExit:  # Lightning's answer to Ctrl-C, after it has told SIGINT to be ignored
+        if not trainer.interrupted:
+            raise
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        resumable = (directory / "checkpoints" / checkpoints.LAST).is_file()
+        raise InterruptedRun(directory, resumable) from None
+
+
+def _check_processes(config: Config) -> None:
+    wanted = config.trainer.devices * config.trainer.num_nodes
+    if torch.distributed.is_available() and torch.distributed.is_torchelastic_launched():
+        running = int(os.environ["WORLD_SIZE"])
+        if running != wanted:
+            raise ConfigError(
+                f"config key 'trainer.devices': torchrun started {running} processes, but trainer.devices × "
+                f"trainer.num_nodes is {wanted}; make them equal"
+            )
+    if wanted > 1 and config.run_dir is None:
+        raise ConfigError(
+            f"config key 'run_dir': {wanted} processes need run_dir=DIRECTORY, so that all of them mean the same one"
+        )
 
 
 def _directory(config: Config) -> Path:
@@ -137,6 +211,8 @@ def _trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         callbacks.append(EarlyStopping("val/bce" if classes else "val/mse", patience=t.early_stopping))
     if t.progress_bar:
         callbacks.append(TQDMProgressBar(refresh_rate=10))
+    if config.strategy.name.startswith("stored-"):
+        callbacks.append(SharedStore(directory / "store"))
     loggers: list[Logger] = [
         CSVLogger(directory, name="", version="", flush_logs_every_n_steps=t.log_every_n_steps),
         TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"),
@@ -177,6 +253,7 @@ def quiet() -> None:
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
         ".*LeafSpec.*",
+        ".*recommended to use .self.log.*sync_dist=True.*",  # what is logged without it is the same on all ranks
     ):
         warnings.filterwarnings("ignore", text)
 
@@ -185,6 +262,8 @@ def _write_directory(config: Config, data: TrainingData, directory: Path) -> Non
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / "config.yaml") as part:
         part.write_text(dump(config), encoding="utf-8")
+    if config.resume:
+        return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")
     data.split.save(directory / "data.split")
 
@@ -208,9 +287,18 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON atomically."""
+    """Write JSON atomically; a number that is not finite becomes null, which JSON has."""
     with atomic_write(path) as part:
-        part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(finite(data), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def finite(data: Any) -> Any:
+    """The same with ``None`` instead of NaN and infinities."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
@@ -225,9 +313,14 @@ def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
         raise KnockgraphError(f"{directory} has no checkpoint {which!r}; has the run validated at least once?")
     state = checkpoints.load(path)
     graph = CellGraph.load(directory / "cell.cellgraph")
-    about = state["knockgraph"]
-    if about["gene_list_hash"] != graph.gene_list_hash:
-        raise KnockgraphError(f"the checkpoint {path} was trained on another gene list than {directory}/cell.cellgraph")
+    about = state.get("knockgraph")
+    if not isinstance(about, dict) or not {"graph", "transform"} <= set(about) or "state_dict" not in state:
+        raise FileFormatError(f"{path} is a checkpoint, but not one of a training run")
+    if about["graph"] != fingerprint(graph):
+        raise GeneListMismatchError(
+            f"the checkpoint {path} was trained on another cell graph than {directory}/cell.cellgraph; "
+            "put the graph of that run back"
+        )
     task = Task(config, graph, LabelTransform.from_state_dict(about["transform"]))
     if config.trainer.precision == "64-true":
         task = task.double()

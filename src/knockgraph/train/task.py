@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from knockgraph import losses, models, strategies
-from knockgraph.errors import StrategyError
+from knockgraph.errors import GeneListMismatchError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import LabelTransform, PerturbationBatch
@@ -34,7 +36,7 @@ class Task(LightningModule):
         self.config = config
         self.transform = transform
         self.classes = config.task == "classification"
-        self.graph_hash = graph.gene_list_hash
+        self.graph_hash = fingerprint(graph)
         torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
         self.model = named("model", models.create, config.model.name, graph, **config.model.options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
@@ -70,9 +72,9 @@ class Task(LightningModule):
             world_size=self.trainer.world_size,
             epoch=self.current_epoch,
         )
-        self.log("train/loss", parts.total.detach(), batch_size=batch.num_samples)
-        if len(parts.parts) > 1:
-            self.log_dict({f"train/{k}": v for k, v in parts.parts.items()}, batch_size=batch.num_samples)
+        logged = {"loss": parts.total.detach(), **(parts.parts if len(parts.parts) > 1 else {})}
+        # The mean over ranks is the value of the step.
+        self.log_dict({f"train/{k}": v for k, v in logged.items()}, batch_size=batch.num_samples, sync_dist=True)
         total: Tensor = parts.total
         return total
 
@@ -146,16 +148,31 @@ class Task(LightningModule):
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, factor=s.factor, patience=s.patience)
             monitor = "val/bce" if self.classes else "val/mse"
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": monitor}}
-        total = int(self.trainer.estimated_stepping_batches)
+        total = self._total_steps()
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: cosine_factor(step, total, s.warmup_steps, s.cycles, s.min_factor)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
+    def _total_steps(self) -> int:
+        t = self.config.trainer
+        loaded = self.trainer.estimated_stepping_batches  # it knows nothing of the accumulation schedule
+        if t.max_epochs == -1:
+            return int(loaded)
+        steps = optimizer_steps(int(self.trainer.num_training_batches), t.max_epochs, t.accumulate)
+        return steps if t.max_steps == -1 else min(steps, t.max_steps)
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """By the norm, in place; Lightning's own way refuses the fused optimizer, which needs no unscaling in bf16."""
+        if gradient_clip_val:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what each rank has for itself: random state and the loss's buffers."""
         checkpoint["knockgraph"] = {
-            "gene_list_hash": self.graph_hash,
+            "graph": self.graph_hash,
             "transform": self.transform.state_dict(),
             "ranks": _all_ranks(
                 {
@@ -168,6 +185,8 @@ class Task(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Remember it for :meth:`on_train_start`: the sanity check must not use the restored random state up."""
+        if checkpoint["knockgraph"]["graph"] != self.graph_hash:
+            raise GeneListMismatchError("the checkpoint was trained on another cell graph than the run directory holds")
         self._to_restore = checkpoint["knockgraph"]
 
     def on_train_start(self) -> None:
@@ -197,6 +216,34 @@ def cosine_factor(step: int, total: int, warmup: int, cycles: int, least: float)
     t = min((step - warmup) / max(total - warmup, 1), 1.0)
     p = 1.0 if t >= 1.0 else (cycles * t) % 1.0
     return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * p))
+
+
+def optimizer_steps(batches: int, epochs: int, accumulate: Mapping[int, int]) -> int:
+    """Optimizer steps of a run; the last step of an epoch may accumulate fewer batches.
+
+    >>> optimizer_steps(10, 3, {0: 1, 2: 4})
+    23
+    """
+    steps = 0
+    for epoch in range(epochs):
+        steps += -(-batches // accumulate.get(max((k for k in accumulate if k <= epoch), default=-1), 1))
+    return steps
+
+
+def fingerprint(graph: CellGraph) -> str:
+    """SHA-256 of all that a model sees of a cell graph: genes, edges, weights, features, metabolism."""
+    h = hashlib.sha256(graph.gene_list_hash.encode())
+    tensors: dict[str, Tensor] = {f"feature/{name}": x for name, x in graph.features.items()}
+    for name, relation in graph.relations.items():
+        tensors[f"edges/{name}"] = relation.edge_index
+        if relation.weight is not None:
+            tensors[f"weight/{name}"] = relation.weight
+    if graph.metabolism is not None:
+        tensors |= {f"metabolism/{name}": t for name, t in graph.metabolism.tensors().items()}
+    for name, t in tensors.items():
+        h.update(f"{name}{t.dtype}{list(t.shape)}".encode())
+        h.update(t.contiguous().numpy().data)
+    return h.hexdigest()
 
 
 def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) -> Any:

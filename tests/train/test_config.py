@@ -1,0 +1,242 @@
+"""The config: everything wrong is refused at the start, with the key's path."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import knockgraph as kg
+from knockgraph import losses, models, strategies
+from knockgraph.train.config import Config, ConfigError, compose, dump, load
+from knockgraph.train.task import Task
+
+CONF = Path(kg.__file__).parent / "conf"
+GROUPS = [
+    f"{file.parent.name}={file.stem}"
+    for file in sorted(CONF.glob("*/*.yaml"))
+    if file.parent.name != "preset" and file.stem != "files"
+]
+PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        # unknown keys
+        ("trainer.max_epoch=3", "max_epoch"),
+        ("banana=1", "banana"),
+        ("+trainer.banana=1", "config key 'trainer.banana'"),
+        ("+data.split.banana=1", "config key 'data.split.banana'"),
+        ("+model.banana=1", "config key 'model.banana'"),
+        # unknown members of a group
+        ("model=banana", "banana"),
+        ("strategy=node_mask", "node_mask"),
+        ("preset=banana", "banana"),
+        # wrong types
+        ("trainer.max_epochs=many", "config key 'trainer.max_epochs'"),
+        ("trainer.max_epochs=2.5", "config key 'trainer.max_epochs'"),
+        ("trainer.devices=true", "config key 'trainer.devices'"),
+        ("trainer.compile=perhaps", "config key 'trainer.compile'"),
+        ("optimizer.lr=fast", "config key 'optimizer.lr'"),
+        ("optimizer.betas=[0.9,high]", r"config key 'optimizer.betas\[1\]'"),
+        ("data.relations=physical", "config key 'data.relations'"),
+        ("data.split.fractions=[a,b,c]", r"config key 'data.split.fractions\[0\]'"),
+        ("trainer.accumulate={first:2}", "config key 'trainer.accumulate"),
+        ("trainer.max_epochs=null", "config key 'trainer.max_epochs'"),
+        ("seed=[1]", "config key 'seed'"),
+        # unknown choices
+        ("task=ranking", "config key 'task': 'ranking' is not one of regression, classification"),
+        ("data.unknown=ignore", "config key 'data.unknown': 'ignore' is not one of error, drop"),
+        ("data.transform=log", "config key 'data.transform'"),
+        ("data.split.kind=time", "config key 'data.split.kind'"),
+        ("data.split.unseen=two", "config key 'data.split.unseen'"),
+        ("scheduler.name=linear", "config key 'scheduler.name'"),
+        ("trainer.accelerator=tpu", "config key 'trainer.accelerator'"),
+        ("trainer.precision=8-bit", "config key 'trainer.precision'"),
+        ("logging.wandb=always", "config key 'logging.wandb'"),
+        ("trainer.baselines=[mean,oracle]", "config key 'trainer.baselines': 'oracle' is not one of mean"),
+        # numbers out of range
+        ("loader.batch_size=0", "config key 'loader.batch_size': 0 must be greater than 0"),
+        ("loader.num_workers=-1", "config key 'loader.num_workers': -1 must not be negative"),
+        ("loader.prefetch_factor=0", "config key 'loader.prefetch_factor'"),
+        ("optimizer.lr=0", "config key 'optimizer.lr'"),
+        ("optimizer.lr=-1e-3", "config key 'optimizer.lr'"),
+        ("optimizer.lr=nan", "config key 'optimizer.lr'"),
+        ("optimizer.betas=[0.9]", "config key 'optimizer.betas'"),
+        ("optimizer.weight_decay=-1", "config key 'optimizer.weight_decay'"),
+        ("scheduler.cycles=0", "config key 'scheduler.cycles'"),
+        ("trainer.devices=0", "config key 'trainer.devices'"),
+        ("trainer.num_nodes=-1", "config key 'trainer.num_nodes'"),
+        ("trainer.log_every_n_steps=0", "config key 'trainer.log_every_n_steps'"),
+        ("trainer.checkpoint_every_n_steps=0", "config key 'trainer.checkpoint_every_n_steps'"),
+        ("trainer.gradient_clip=-1", "config key 'trainer.gradient_clip'"),
+        ("trainer.max_epochs=0", "config key 'trainer.max_epochs': 0 must be 1 or more"),
+        ("trainer.max_epochs=-1", "config key 'trainer.max_epochs': the run has no end"),
+        ("trainer.max_steps=0", "config key 'trainer.max_steps'"),
+        ("trainer.accumulate={2:0}", r"config key 'trainer.accumulate': \{2: 0\}"),
+        # what does not go together
+        ("task=classification", "config key 'loss': task=classification needs loss=bce"),
+        ("loss=bce", "config key 'loss': task=regression needs another loss"),
+        # what is no override
+        ("trainer.max_epochs", "the overrides cannot be applied: .*--cfg"),
+        ("trainer.max_epochs={", "the overrides cannot be applied"),
+        ("=3", "the overrides cannot be applied"),
+    ],
+)
+def test_refused_with_the_path_of_the_key(override: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as refused:
+        compose([override])
+    assert "\n" not in str(refused.value)
+
+
+def test_files_must_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"config key 'data\.cell'"):
+        compose(["data=files"])
+    with pytest.raises(ConfigError, match=r"config key 'data\.screen'"):
+        compose(["data=files", "data.cell=my.cellgraph"])
+    config = compose(["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"])
+    assert (config.data.cell, config.data.screen, config.data.phenotype) == ("my.cellgraph", "my.parquet", "fitness")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_member_of_every_group(group: str) -> None:
+    config = compose([group, *(["task=classification"] if group == "loss=bce" else [])])
+    name, _, member = group.partition("=")
+    known = {"model": models, "strategy": strategies, "loss": losses}
+    if name in known:
+        chosen = getattr(config, name)
+        assert chosen.name in known[name].available()
+        assert chosen.name == member or member == "hetero-small"
+    assert set(kg.strategies.available()) == {g.partition("=")[2] for g in GROUPS if g.startswith("strategy=")}
+    assert set(losses.available()) == {g.partition("=")[2] for g in GROUPS if g.startswith("loss=")}
+
+
+def test_presets() -> None:
+    presets = {name: compose([f"preset={name}"]) for name in PRESETS}
+    reference = presets["reference"]
+    assert (reference.data.cell, reference.loader.batch_size, reference.loss.name) == ("yeast-scale", 28, "composite")
+    assert reference.model.options == {"preset": "reference"}
+    assert presets["one-relation"].data.relations == ["physical"]
+    assert presets["no-gather"].loss.options["gather"] == "none"
+    assert presets["edge-masks"].strategy.name == "lazy-mask"
+    for name, preset in presets.items():
+        # Each differs from the reference in what its name says and nowhere else.
+        changed = {f.name for f in dataclasses.fields(Config) if getattr(preset, f.name) != getattr(reference, f.name)}
+        assert changed <= {"one-relation": {"data"}, "no-gather": {"loss"}, "edge-masks": {"strategy", "loader"}}.get(
+            name, set()
+        )
+        losses.create(preset.loss.name, **preset.loss.options)
+    assert compose(["preset=reference", "loader.batch_size=64"]).loader.batch_size == 64  # the command line wins
+
+
+def test_the_yaml_files_say_what_the_schema_says() -> None:
+    """Two places state the defaults; a reader of either must not be misled."""
+    composed, schema = compose(), Config()
+    for name in ("data", "loader", "optimizer", "scheduler", "trainer", "logging"):
+        assert getattr(composed, name) == getattr(schema, name), name
+
+
+def test_options_need_no_plus() -> None:
+    config = compose(
+        ["model.options.channels=8", "strategy.options.direction=in", "loss=composite", "loss.options.buffer_size=40"]
+    )
+    assert config.model.options == {"preset": "small", "channels": 8}
+    assert config.strategy.options == {"direction": "in"}
+    assert config.loss.options == {"buffer_size": 40}
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("model.options.banana=1", "model hetero has no option 'banana'"),
+        ("strategy.options.banana=1", "strategy node-mask has no option 'banana'"),
+        ("loss.options.banana=1", "loss mse has no option 'banana'"),
+        ("model.options.preset=banana", "has no preset 'banana'"),
+        ("strategy.options.direction=out", "direction='out' is not known"),
+    ],
+)
+def test_unknown_options_are_named(override: str, text: str) -> None:
+    config = compose([override])
+    with pytest.raises((ConfigError, kg.StrategyError, losses.LossError), match=text):
+        Task(config, kg.demo_cell(), kg.LabelTransform.from_state_dict({"kind": "none", "center": [0], "scale": [1]}))
+
+
+@given(
+    epochs=st.integers(1, 10**6),
+    lr=st.floats(1e-30, 1e30),
+    accumulate=st.dictionaries(st.integers(0, 99), st.integers(1, 99), min_size=1),
+    options=st.dictionaries(
+        st.text("abc_", min_size=1), st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+    ),
+    phenotype=st.text().filter(lambda text: "${" not in text and text != "???"),
+)
+@settings(max_examples=50, deadline=None)
+def test_round_trip(tmp_path_factory, epochs, lr, accumulate, options, phenotype) -> None:  # type: ignore[no-untyped-def]
+    config = Config()
+    config.trainer.max_epochs, config.optimizer.lr, config.trainer.accumulate = epochs, lr, accumulate
+    config.model.options, config.data.phenotype = options, phenotype
+    if any(isinstance(v, str) and ("${" in v or v == "???") for v in options.values()):
+        return
+    path = tmp_path_factory.mktemp("config") / "config.yaml"
+    path.write_text(dump(config), encoding="utf-8")
+    assert load(path) == config
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!python/object/apply:os.system ['touch {canary}']",
+        "seed: !!python/object/apply:os.system ['touch {canary}']",
+        "model: {{name: !!python/object/new:subprocess.Popen [['touch', '{canary}']]}}",
+        "data: {{cell: !!python/name:os.system}}",
+        "seed: ${{oc.env:HOME}}",
+        "run_dir: ${{oc.env:PATH}}",
+        "seed: ${{python_version:}}",
+        "model: {{options: {{x: '${{oc.decode:__import__(\"os\")}}'}}}}",
+        "",
+        "[1, 2]",
+        "just a text",
+        "seed: {{",
+        "trainer: {{max_epochs: x}}",
+        "\x00",
+    ],
+)
+def test_a_config_of_a_run_directory_executes_nothing(
+    tmp_path: Path, text: str, command: Callable[..., tuple[str, str]]
+) -> None:
+    canary = tmp_path / "canary"
+    (tmp_path / "config.yaml").write_text(text.format(canary=canary))
+    with pytest.raises(ConfigError):
+        load(tmp_path / "config.yaml")
+    for arguments in (["predict", str(tmp_path), "--genes", "WT"], ["train", f"run_dir={tmp_path}", "resume=true"]):
+        _, err = command(*arguments, code=1)
+        assert err.startswith("error: ")
+        assert len(err.strip().splitlines()) == 1
+    assert not canary.exists()
+
+
+def test_the_canary_would_sing(tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    yaml.unsafe_load(f"!!python/object/apply:os.system ['touch {canary}']")
+    assert canary.exists()
+
+
+def test_missing_config(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"no config at {tmp_path}/config.yaml; is {tmp_path} a run")):
+        load(tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "config.yaml")
+
+
+def test_the_command_shows_the_config(command: Callable[..., tuple[str, str]]) -> None:
+    out, _ = command("train", "--cfg", "seed=7", "model=dango")
+    shown = yaml.safe_load(out)
+    assert (shown["seed"], shown["model"]["name"]) == (7, "dango")
+    _, err = command("train", "trainer.max_epochs=many", code=1)
+    assert "trainer.max_epochs" in err
