@@ -526,6 +526,7 @@ def _cuda_step(strategy: kg.strategies.Strategy, batch: kg.PerturbationBatch, x:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_no_host_sync(dtype: torch.dtype, shared: bool) -> None:

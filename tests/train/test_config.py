@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import knockgraph as kg
@@ -148,6 +148,7 @@ def test_options_need_no_plus() -> None:
     assert config.model.options == {"preset": "small", "channels": 8}
     assert config.strategy.options == {"direction": "in"}
     assert config.loss.options == {"buffer_size": 40}
+    assert compose(["trainer.accumulate={0:2,4:8}"]).trainer.accumulate == {0: 2, 4: 8}
 
 
 @pytest.mark.parametrize(
@@ -169,13 +170,13 @@ def test_unknown_options_are_named(override: str, text: str) -> None:
 @given(
     epochs=st.integers(1, 10**6),
     lr=st.floats(1e-30, 1e30),
-    accumulate=st.dictionaries(st.integers(0, 99), st.integers(1, 99), min_size=1),
+    accumulate=st.dictionaries(st.integers(1, 99), st.integers(1, 99), max_size=3).map(lambda d: {0: 1, **d}),
     options=st.dictionaries(
         st.text("abc_", min_size=1), st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
     ),
     phenotype=st.text().filter(lambda text: "${" not in text and text != "???"),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_round_trip(tmp_path_factory, epochs, lr, accumulate, options, phenotype) -> None:  # type: ignore[no-untyped-def]
     config = Config()
     config.trainer.max_epochs, config.optimizer.lr, config.trainer.accumulate = epochs, lr, accumulate

@@ -41,8 +41,8 @@ class Dango(CellModel):
         channels: Channels of the embedding and of all states.
         relations: Names of the relations; by default those whose name starts with ``string``, or all if there is none.
         zero_weight: Relation → weight λ of absent edges in the reconstruction. By default 0.1 for relations whose name
-            contains ``neighborhood``, ``coexpression`` or ``experimental`` (many of their zeros turn into edges with the
-            next release of STRING), else 1.
+            contains ``neighborhood``, ``coexpression`` or ``experimental`` (many of their zeros became edges with a
+            later release of STRING), else 1.
         heads: Heads of Hyper-SAGNN.
         most_deletions: See :class:`HyperSAGNN`.
         outputs: Predictions per sample.

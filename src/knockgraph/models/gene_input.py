@@ -34,9 +34,7 @@ class GeneInput(nn.Module):
 
     features: Tensor | None
 
-    def __init__(
-        self, graph: CellGraph, channels: int, embedding: bool = True, features: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, graph: CellGraph, channels: int, embedding: bool = True, features: Sequence[str] = ()) -> None:
         super().__init__()
         unknown = [name for name in features if name not in graph.features]
         if unknown:

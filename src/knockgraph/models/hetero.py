@@ -72,8 +72,8 @@ class HeteroCellModel(CellModel):
         combine: ``gating`` or ``mean``.
         metabolism: Whether the reactions take part.
         metabolism_rounds: Rounds of messages reactions → metabolites → reactions.
-        wild_type: ``column``, exact; or ``cached-epoch``, an approximation: the wild type's states are those of the last
-            :meth:`refresh_wild_type`, without a gradient, and the view needs no column for it.
+        wild_type: ``column``, exact; or ``cached-epoch``, an approximation: the wild type's states are those of the
+            last :meth:`refresh_wild_type`, without a gradient, and the view needs no column for it.
         gain: γ.
         most_deletions: See :class:`HyperSAGNN`.
         rows_at_once: See :class:`PairwiseAggregation`.

@@ -31,9 +31,7 @@ class HeteroLayer(nn.Module):
         ``[num_genes, batch, channels]``.
     """
 
-    def __init__(
-        self, conv: RelationConv, aggregation: nn.Module, norm: bool, activation: str, dropout: float
-    ) -> None:
+    def __init__(self, conv: RelationConv, aggregation: nn.Module, norm: bool, activation: str, dropout: float) -> None:
         super().__init__()
         self.conv = conv
         self.norm = GroupedLayerNorm(len(conv.relations), conv.channels) if norm else nn.Identity()
@@ -43,6 +41,6 @@ class HeteroLayer(nn.Module):
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
         """See the formula above."""
-        h = self.conv(view, x)
+        h: Tensor = self.conv(view, x)
         y: Tensor = self.aggregation(self.dropout(self.activation(self.norm(h.flatten(1, 2)))))
-        return y.unflatten(0, h.shape[1:3])
+        return y.view(h.shape[1:])

@@ -165,22 +165,23 @@ class PairwiseAggregation(nn.Module):
         if self.rows_at_once is None:
             y = self._mix(h)
         elif torch.is_grad_enabled():
-            blocks = h.split(self.rows_at_once, 1)
+            blocks = torch.split(h, self.rows_at_once, 1)
             y = torch.cat([checkpoint(self._mix, block, use_reentrant=False) for block in blocks])
         else:
-            y = torch.cat([self._mix(block) for block in h.split(self.rows_at_once, 1)])
+            y = torch.cat([self._mix(block) for block in torch.split(h, self.rows_at_once, 1)])
         normed: Tensor = self.norm(y)
         return normed
 
     def _mix(self, h: Tensor) -> Tensor:
+        relations, rows, channels = h.shape
         hidden = self.weight_first.shape[2]
         weight = torch.cat([self.weight_first, self.weight_second])[self.slot_pair]
-        # [relations, channels, (R + 1) · hidden]
-        weight = weight.unflatten(0, (self.relations, self.relations + 1)).transpose(1, 2).flatten(2)
-        terms = [t.unflatten(1, (-1, hidden)).unbind(1) for t in torch.bmm(h, weight).unbind(0)]
-        t = torch.stack(
-            [terms[i][first] + terms[j][second] for (i, j), (first, second) in zip(self.pairs, self._where, strict=True)]
-        )
+        weight = weight.view(relations, relations + 1, channels, hidden).transpose(1, 2).flatten(2)
+        # [relations, rows, R + 1, hidden], taken apart without a copy
+        slots = torch.bmm(h, weight).view(relations, rows, relations + 1, hidden)
+        terms = [of_relation.unbind(1) for of_relation in slots.unbind(0)]
+        places = zip(self.pairs, self._where, strict=True)
+        t = torch.stack([terms[i][first] + terms[j][second] for (i, j), (first, second) in places])
         t = nn.functional.gelu(t + self.bias_in.to(t.dtype))
         o = torch.baddbmm(self.bias_out, t, self.weight_out)
         identity = h.mean(0)

@@ -74,7 +74,7 @@ class GINRelationConv(RelationConv):
         own = x.unsqueeze(1) if x.dim() == 2 else x
         h = torch.addcmul(neighbours, (1 + self.eps).to(x.dtype).view(-1, 1, 1, 1), own)
         y: Tensor = self.mlp(h.flatten(1, 2))
-        return y.unflatten(1, neighbours.shape[1:3])
+        return y.view(neighbours.shape)
 
 
 class SAGERelationConv(RelationConv):
@@ -91,8 +91,9 @@ class SAGERelationConv(RelationConv):
         neighbours = self.neighbours(view, x, "mean")
         own = x.unsqueeze(1) if x.dim() == 2 else x
         rows = own.flatten(0, 1).expand(len(self.relations), -1, -1)
-        y: Tensor = self.neighbour(neighbours.flatten(1, 2)).unflatten(1, neighbours.shape[1:3])
-        return y + self.own(rows).unflatten(1, own.shape[:2])
+        mixed: Tensor = self.neighbour(neighbours.flatten(1, 2))
+        kept: Tensor = self.own(rows)
+        return mixed.view(neighbours.shape) + kept.view(-1, *own.shape)
 
 
 class GCNRelationConv(RelationConv):

@@ -62,35 +62,29 @@ def _svg(figure: Any, plt: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str, title: str, log: bool = False) -> str:
-    """Horizontal stacked bars, one per row, the parts in their order; SVG text.
+def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str, title: str) -> str:
+    """Horizontal stacked bars, one per row, the parts in their order, the totals at their ends; SVG text.
 
     Args:
         rows: Row label → part → value.
         unit: Of the values.
         title: Above the picture.
-        log: Logarithmic axis: then only the totals are drawn, because parts of a bar cannot be read on it.
     """
     from matplotlib import pyplot as plt
 
     labels = list(rows)
     parts: Sequence[str] = list(dict.fromkeys(part for row in rows.values() for part in row))
     figure, axes = _axes(0.42 * len(labels) + 1.3)
-    totals = [sum(rows[label].values()) for label in labels]
-    if log:
-        axes.barh(labels, totals, color=PALETTE[0])
-        axes.set_xscale("log")
-    else:
-        left = [0.0] * len(labels)
-        for part, color in zip(parts, PALETTE, strict=False):
-            width = [rows[label].get(part, 0.0) for label in labels]
-            axes.barh(labels, width, left=left, color=color, label=part)
-            left = [a + b for a, b in zip(left, width, strict=True)]
-        axes.legend(frameon=False, loc="lower right")
-    for place, total in enumerate(totals):
+    left = [0.0] * len(labels)
+    for part, color in zip(parts, PALETTE, strict=False):
+        width = [rows[label].get(part, 0.0) for label in labels]
+        axes.barh(labels, width, left=left, color=color, label=part)
+        left = [a + b for a, b in zip(left, width, strict=True)]
+    for place, total in enumerate(left):
         axes.annotate(f" {total:,.3g}", (total, place), va="center", fontsize=9)
+    axes.legend(frameon=False, ncols=len(parts), loc="lower right", bbox_to_anchor=(1, 1))
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     axes.set_title(title, loc="left", fontsize=11)
-    axes.margins(x=0.12)
+    axes.margins(x=0.1)
     return _svg(figure, plt)

@@ -73,13 +73,13 @@ def disk(report: dict[str, Any]) -> list[str]:
 
 
 def picture(report: dict[str, Any]) -> str:
-    """Bars of the layer's time, logarithmic; SVG text."""
+    """Bars of the layer's time by phase; SVG text."""
     bars = {
-        r["name"]: {"layer": 1e3 * (r["masks_s"] + r["forward_s"] + r["backward_s"])}
+        r["name"]: {phase: 1e3 * r[f"{phase}_s"] for phase in ("masks", "forward", "backward")}
         for r in report["results"]
         if "skipped" not in r
     }
-    return stacked_bars(bars, "milliseconds (logarithmic)", "Masks, forward and backward of one layer", log=True)
+    return stacked_bars(bars, "milliseconds", "One layer")
 
 
 def html(report: dict[str, Any]) -> str:

@@ -180,7 +180,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     try:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
             composed = hydra_compose("config", overrides=[_free(word) for word in overrides])
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         text = _first_line(error).rstrip(".")
         raise ConfigError(
             f"the overrides cannot be applied: {text}; 'knockgraph train --cfg' shows all keys"
@@ -189,8 +189,8 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
 
 def _free(word: str) -> str:
-    """Options of models, strategies and losses are checked by these themselves, so any may be given without a ``+``."""
-    return f"++{word}" if re.match(r"(model|strategy|loss)\.options\.", word) else word
+    """Any option of a model, strategy or loss (they check it themselves) and any epoch may be given without a ``+``."""
+    return f"++{word}" if re.match(r"(model|strategy|loss)\.options\.|trainer\.accumulate\b", word) else word
 
 
 def load(path: Path) -> Config:
@@ -226,7 +226,11 @@ def checked(composed: Any) -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), composed))  # type: ignore[assignment]
+        merged = OmegaConf.merge(OmegaConf.structured(Config), composed)
+        missing = sorted(OmegaConf.missing_keys(merged))
+        if missing:
+            raise ConfigError(f"config key {missing[0]!r}: there is no default; give it a value, {missing[0]}=…")
+        config: Config = OmegaConf.to_object(merged)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or ""
         raise ConfigError(f"config key {key!r}: {_first_line(error)}") from error
