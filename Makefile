@@ -39,13 +39,7 @@ test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu tests
 
 demo: $(READY)
-	@mkdir -p demo-out
-	$(BIN)/knockgraph graph build --preset demo -o demo-out/demo.cellgraph
-	$(BIN)/knockgraph graph info demo-out/demo.cellgraph
-	$(BIN)/knockgraph screen import demo -o demo-out/demo.parquet
-	$(BIN)/knockgraph screen info demo-out/demo.parquet --graph demo-out/demo.cellgraph
-	$(BIN)/knockgraph screen split demo-out/demo.parquet -o demo-out/demo.split
-	$(BIN)/knockgraph bench loader --scale demo
+	$(BIN)/knockgraph train
 
 clean:
-	rm -rf $(VENV) runs demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

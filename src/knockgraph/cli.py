@@ -457,7 +457,7 @@ def bench_strategies(
         else:
             skipped.append(f"{row[0]}: {row[1]}")
     out.print(table)
-    for line in [*skipped, *report_strategies.disk(report)]:
+    for line in [*skipped, *report_strategies.disk(report), *report_strategies.errors(report)]:
         out.print(line)
     _write_text(plot, report_strategies.picture, report)
     _write_text(html, report_strategies.html, report)

@@ -43,8 +43,8 @@ class GeneInput(nn.Module):
         if not embedding and not features:
             raise StrategyError("genes need an input: embedding=True, features=[…], or both")
         self.embedding = nn.Parameter(torch.empty(graph.num_genes, channels)) if embedding else None
-        given = torch.cat([graph.features[name].float() for name in features], 1) if features else None
-        self.register_buffer("features", None if given is None else _standardised(given), persistent=False)
+        given = torch.cat([graph.features[name].double() for name in features], 1) if features else None
+        self.register_buffer("features", None if given is None else _standardised(given).float(), persistent=False)
         width = channels * embedding + (0 if given is None else given.shape[1])
         self.first = nn.Linear(width, channels)
         self.norm_first = nn.LayerNorm(channels)

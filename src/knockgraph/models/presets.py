@@ -10,10 +10,10 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "small": {
             "channels": 32,
             "layers": 1,
-            "conv": "gin",
-            "mlp_layers": 2,
+            "conv": "sage",
             "aggregation": "sum",
             "activation": "relu",
+            "local": False,
             "gain": 3.0,
         },
         # The reference project's settings.

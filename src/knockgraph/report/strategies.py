@@ -72,6 +72,16 @@ def disk(report: dict[str, Any]) -> list[str]:
     ]
 
 
+def errors(report: dict[str, Any]) -> list[str]:
+    """How far the approximate strategies are from the exact result."""
+    return [
+        f"{r['name']} is approximate: error relative to the effect of the deletions "
+        + ", ".join(f"{error:.1%} after {layers}" for layers, error in r["relative_error"].items())
+        for r in report["results"]
+        if "relative_error" in r
+    ]
+
+
 def picture(report: dict[str, Any]) -> str:
     """Bars of the layer's time by phase; SVG text."""
     bars = {
@@ -86,7 +96,7 @@ def html(report: dict[str, Any]) -> str:
     """The self-contained page."""
     measured = [row for row in rows(report) if len(row) == len(HEADINGS)]
     skipped = "".join(f"<p>{row[0]}: {row[1]}</p>" for row in rows(report) if len(row) != len(HEADINGS))
-    notes = "".join(f"<p>{line}</p>" for line in disk(report))
+    notes = "".join(f"<p>{line}</p>" for line in [*disk(report), *errors(report)])
     return page(
         "Strategies side by side",
         conditions(report),

@@ -133,6 +133,13 @@ class ScreenLoader:
                 )
         self.epoch, self._position, self._resumed = int(state["epoch"]), int(state["position"]), True
 
+    def close(self) -> None:
+        """Stop persistent workers. Left to Python's cyclic garbage collection, each is waited for in vain, 5 s long."""
+        iterator = None if self._workers is None else self._workers._iterator
+        if self._workers is not None and iterator is not None:
+            iterator._shutdown_workers()  # type: ignore[attr-defined]
+            self._workers._iterator = None
+
     def _fingerprint(self) -> str:
         h = hashlib.sha256(self.screen.content_hash.encode())
         h.update(b"all" if self.rows is None else self.rows.tobytes())

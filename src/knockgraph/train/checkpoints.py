@@ -91,7 +91,11 @@ class SafeCheckpointIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write a checkpoint."""
         del storage_options
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise KnockgraphError(f"cannot write {path}: {reason}; make the folder writable or move it away") from error
         save(path, checkpoint)
 
     def load_checkpoint(

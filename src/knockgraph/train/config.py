@@ -226,11 +226,10 @@ def checked(composed: Any) -> Config:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Config), composed)
-        missing = sorted(OmegaConf.missing_keys(merged))
+        missing = sorted(OmegaConf.missing_keys(composed))  # asked before merging, which would take the default
         if missing:
             raise ConfigError(f"config key {missing[0]!r}: there is no default; give it a value, {missing[0]}=…")
-        config: Config = OmegaConf.to_object(merged)  # type: ignore[assignment]
+        config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), composed))  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or ""
         raise ConfigError(f"config key {key!r}: {_first_line(error)}") from error

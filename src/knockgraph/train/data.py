@@ -53,6 +53,7 @@ class TrainingData(LightningDataModule):
         self.collate: Collate | None = None
         self.train_loader: ScreenLoader | None = None
         self._position: dict[str, Any] | None = None
+        self._loaders: list[ScreenLoader] = []
 
     @staticmethod
     def from_config(config: Config) -> TrainingData:
@@ -117,7 +118,14 @@ class TrainingData(LightningDataModule):
 
     def _distributed(self, part: str, shuffle: bool) -> ScreenLoader:
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        return self.loader(part, shuffle, rank, world)
+        self._loaders.append(self.loader(part, shuffle, rank, world))
+        return self._loaders[-1]
+
+    def close(self) -> None:
+        """Stop the workers of all loaders."""
+        for loader in self._loaders:
+            loader.close()
+        self._loaders.clear()
 
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")

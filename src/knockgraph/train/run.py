@@ -29,6 +29,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
@@ -68,6 +69,14 @@ class SharedStore(pl.Callback):
         """Open it."""
         if not trainer.is_global_zero:
             pl_module.strategy.store.use(self.directory)  # type: ignore[union-attr, operator]
+
+
+class Float64(DoublePrecision):
+    """Parameters in float64; a batch is indices and float32 labels, which the task converts itself."""
+
+    def convert_input(self, data: Any) -> Any:
+        """As it is: Lightning cannot convert an immutable batch."""
+        return data
 
 
 class Throughput(pl.Callback):
@@ -172,6 +181,8 @@ def _fit(
         signal.signal(signal.SIGINT, signal.default_int_handler)
         resumable = (directory / "checkpoints" / checkpoints.LAST).is_file()
         raise InterruptedRun(directory, resumable) from None
+    finally:
+        data.close()
 
 
 def _check_processes(config: Config) -> None:
@@ -227,13 +238,13 @@ def _trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         devices=t.devices,
         num_nodes=t.num_nodes,
         strategy=DDPStrategy(find_unused_parameters=False, broadcast_buffers=False) if several else "auto",
-        precision=t.precision,  # type: ignore[arg-type]
+        precision=None if t.precision == "64-true" else t.precision,  # type: ignore[arg-type]
         max_epochs=t.max_epochs,
         max_steps=t.max_steps,
         gradient_clip_val=t.gradient_clip,
         logger=loggers,
         callbacks=callbacks,
-        plugins=[checkpoints.SafeCheckpointIO()],
+        plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else [])],
         enable_checkpointing=False,  # ours above: without pickle, verified
         enable_progress_bar=t.progress_bar,
         enable_model_summary=False,

@@ -1,0 +1,49 @@
+"""Whole models inside compiled code, without a graph break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from model_cases import assert_same, assert_same_gradients, batch_of, build, cell, gradients, objective, run, view_for
+
+import knockgraph as kg
+
+BASE: dict[str, Any] = {"channels": 8, "heads": 2}
+HETERO: dict[str, Any] = {**BASE, "layers": 2, "mlp_layers": 2}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gin": ("hetero", {**HETERO, "metabolism": True}),
+    "gin-blocks": ("hetero", {**HETERO, "rows_at_once": 50}),
+    "sage": ("hetero", {**HETERO, "conv": "sage", "aggregation": "attention"}),
+    "gatv2": ("hetero", {**HETERO, "conv": "gatv2", "aggregation": "sum"}),
+    "dango": ("dango", BASE),
+}
+
+# Raised inside torch while it traces: nothing of ours.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_graph_break(name: str) -> None:
+    kind, options = MODELS[name]
+    graph = cell()
+    strategy = kg.strategies.create("node-mask", graph)
+    model = build(kind, graph, **options)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    for genotypes in (None, [[3, 4], [1]]):
+        batch = batch_of(genotypes)
+        expected, expected_gradients = run(model, strategy, batch)
+        model.zero_grad(set_to_none=True)
+        prediction = compiled(view_for(model, strategy, batch), batch)
+        objective(prediction).backward()
+        assert_same(prediction.values, expected.values, 1e-10)
+        assert_same_gradients(gradients(model), expected_gradients, 1e-10)

@@ -1,0 +1,239 @@
+"""The hetero cell model: every option, every parameter, every error."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from model_cases import assert_same, batch_of, build, cell, objective, predict, run
+
+import knockgraph as kg
+from knockgraph import models
+from knockgraph.models.hetero import HeteroCellModel
+from knockgraph.nn.attention_pooling import AttentionPooling
+
+BASE: dict[str, Any] = {"channels": 8, "layers": 2, "heads": 2, "mlp_layers": 2}
+CONVS = ("gin", "sage", "gcn", "gatv2")
+AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
+OPTIONS: list[dict[str, Any]] = [
+    *({"conv": c, "aggregation": a} for c, a in itertools.product(CONVS, AGGREGATIONS)),
+    *({"conv": c, "relations": ["string_fusion"]} for c in CONVS),
+    *({"conv": c, "relations": ["string_fusion", "physical"], "aggregation": "attention"} for c in CONVS),
+    *({"local": loc, "combine": c, "metabolism": m} for loc in (0, 1) for c in ("gating", "mean") for m in (0, 1)),
+    {"embedding": False, "features": ["length"]},
+    {"embedding": True, "features": ["length", "domain"]},
+    {"norm": False, "activation": "relu", "dropout": 0.3},
+    {"activation": "silu", "metabolism": True, "metabolism_rounds": 0},
+    {"activation": "elu", "outputs": 3},
+    {"outputs": 2, "combine": "mean", "metabolism": True, "gain": 2.0},
+    {"rows_at_once": 16, "aggregation": "pairwise"},
+    {"most_deletions": 7, "layers": 1, "mlp_layers": 1},
+    {"wild_type": "cached-epoch", "metabolism": True},
+]
+BATCHES = {"mixed": None, "one": [[4, 2]], "wild types": [[], []], "empty": []}
+
+
+def ident(options: dict[str, Any]) -> str:
+    return "-".join(f"{k}={v}" for k, v in options.items())
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=ident)
+def test_every_option_reaches_every_parameter(options: dict[str, Any]) -> None:
+    graph = cell()
+    strategy = kg.strategies.create("node-mask", graph)
+    model = build("hetero", graph, torch.float32, **{**BASE, **options})
+    assert isinstance(model, HeteroCellModel)
+    model.refresh_wild_type(strategy(batch_of([]).only_wild_type()))
+    for name, genotypes in BATCHES.items():
+        batch = batch_of(genotypes)
+        prediction, gradient = run(model, strategy, batch)
+        assert prediction.values.shape == (batch.num_samples, options.get("outputs", 1)), name
+        assert prediction.embedding is not None
+        assert prediction.embedding.shape == (batch.num_samples, 8)
+        assert prediction.values.dtype == prediction.embedding.dtype == torch.float32
+        assert bool(prediction.values.isfinite().all())
+        assert all(bool(g.isfinite().all()) for g in gradient.values()), name
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=ident)
+def test_bf16_autocast_stays_near_float32(options: dict[str, Any]) -> None:
+    graph = cell()
+    strategy = kg.strategies.create("node-mask", graph)
+    model = build("hetero", graph, torch.float32, **{**BASE, **options}).eval()
+    model.refresh_wild_type(strategy(batch_of([]).only_wild_type()))
+    batch = batch_of()
+    expected = predict(model, strategy, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        prediction = predict(model, strategy, batch)
+    assert prediction.values.dtype == torch.float32
+    objective(prediction).backward()
+    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
+    assert_same(prediction.values, expected.values, 0.25)
+
+
+@pytest.mark.parametrize("metabolism", [False, True])
+def test_without_a_deletion_nothing_differs_from_the_wild_type(metabolism: bool) -> None:
+    graph = cell()
+    model = build("hetero", graph, metabolism=metabolism, **BASE)
+    strategy = kg.strategies.create("node-mask", graph)
+    prediction = predict(model, strategy, batch_of([[], [3], []]))
+    assert prediction.embedding is not None
+    assert prediction.embedding[[0, 2]].abs().max() < 1e-11 * prediction.embedding[1].abs().max()
+    assert_same(prediction.values[0], prediction.values[2], 1e-12)
+
+
+def test_the_small_difference_survives_bf16() -> None:
+    """A mean over many genes in bfloat16 has no digits left for what one deletion changes."""
+    n, columns = 4_000, 5
+    torch.manual_seed(0)
+    pool = AttentionPooling(32)
+    x = torch.randn(n, 1, 32).bfloat16().float().expand(n, columns, 32)
+    keep = torch.ones(n, columns, dtype=torch.bool)
+    keep[torch.arange(columns - 1), torch.arange(columns - 1)] = False
+    with torch.no_grad():
+        exact = pool.double()(x.double(), keep)
+        with torch.autocast("cpu", torch.bfloat16):
+            z = pool.float()(x, keep)
+    assert z.dtype == torch.float32
+    assert_same((z[-1:] - z[:-1]).double(), exact[-1:] - exact[:-1], 0.03)
+
+
+def test_the_scale_does_not_depend_on_the_size_of_the_cell() -> None:
+    sizes, state = [], {}
+    for n in (1_000, 100):
+        edges = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
+        graph = kg.CellGraph([f"g{i}" for i in range(n)], {"path": edges})
+        torch.manual_seed(0)
+        model = models.create("hetero", graph, **BASE)
+        state = {name: t[:n] if name == "input.embedding" else t for name, t in (state or model.state_dict()).items()}
+        model.load_state_dict(state)
+        batch = kg.PerturbationBatch.from_lists([[g] for g in range(20, 80)], n)
+        embedding = predict(model, kg.strategies.create("node-mask", graph), batch).embedding
+        assert embedding is not None
+        sizes.append(float(embedding.detach().square().mean().sqrt()))
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.2)
+
+
+def test_the_cached_wild_type_equals_the_column_until_the_weights_change() -> None:
+    graph = cell()
+    strategy = kg.strategies.create("node-mask", graph)
+    options = {**BASE, "metabolism": True}
+    column = build("hetero", graph, **options)
+    cached = build("hetero", graph, wild_type="cached-epoch", **options)
+    assert isinstance(column, HeteroCellModel)
+    assert isinstance(cached, HeteroCellModel)
+    assert column.exact
+    assert not cached.exact
+    batch = batch_of()
+    with pytest.raises(kg.StrategyError, match="refresh_wild_type"):
+        cached(strategy(batch), batch)
+    with pytest.raises(kg.StrategyError, match="no wild-type column"):
+        cached.refresh_wild_type(strategy(batch))
+    cached.refresh_wild_type(strategy(batch.only_wild_type()))
+    expected = predict(column, strategy, batch).values
+    assert_same(cached(strategy(batch), batch).values, expected, 1e-10)
+    assert_same(predict(cached, strategy, batch).values, expected, 1e-10)
+
+    # A checkpoint carries the cache: a run that goes on in mid-epoch goes on with the same wild type.
+    again = build("hetero", graph, seed=5, wild_type="cached-epoch", **options)
+    again.load_state_dict(cached.state_dict())
+    assert_same(again(strategy(batch), batch).values, expected, 1e-10)
+
+    with torch.no_grad():
+        for parameter in cached.parameters():
+            parameter.add_(0.01)
+    stale = cached(strategy(batch), batch).values
+    cached.refresh_wild_type(strategy(batch.only_wild_type()))
+    assert not torch.allclose(stale, cached(strategy(batch), batch).values)
+
+
+def test_refreshing_an_exact_model_does_nothing_and_keeps_the_mode() -> None:
+    graph = cell()
+    strategy = kg.strategies.create("node-mask", graph)
+    for wild_type in ("column", "cached-epoch"):
+        model = models.create("hetero", graph, wild_type=wild_type, **BASE)
+        assert isinstance(model, HeteroCellModel)
+        model.refresh_wild_type(strategy(batch_of().only_wild_type()))
+        assert model.training
+
+
+@pytest.mark.parametrize("conv", CONVS)
+def test_one_relation_of_many_equals_a_graph_with_that_relation(conv: str) -> None:
+    graph = cell()
+    only = kg.CellGraph(graph.genes, {"string_coexpression": graph.relations["string_coexpression"]})
+    options = {**BASE, "conv": conv}
+    small, large = (
+        build("hetero", only, **options),
+        build("hetero", graph, relations=["string_coexpression"], **options),
+    )
+    large.load_state_dict(small.state_dict())
+    batch = batch_of()
+    expected = predict(small, kg.strategies.create("node-mask", only), batch).values
+    assert_same(predict(large, kg.strategies.create("node-mask", graph), batch).values, expected, 1e-12)
+
+
+def test_the_reference_preset_is_the_one_of_the_specification() -> None:
+    graph = cell()
+    model = models.create("hetero", graph, preset="reference")
+    parameters = dict(model.named_parameters())
+    assert len([name for name in parameters if name.endswith("conv.eps")]) == 3
+    assert parameters["layers.0.conv.mlp.6.weight"].shape == (3, 64, 64)
+    assert "layers.0.conv.mlp.8.weight" not in parameters
+    assert parameters["layers.2.aggregation.weight_out"].shape == (6, 32, 64)
+    assert parameters["gate.0.weight"].shape[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"conv": "gat"}, "conv='gat' is not known to the hetero model; use one of gin, sage, gcn, gatv2"),
+        ({"aggregation": "max"}, "aggregation='max'"),
+        ({"activation": "tanh"}, "activation='tanh'"),
+        ({"combine": "sum"}, "combine='sum'"),
+        ({"wild_type": "cached"}, "wild_type='cached'"),
+        ({"layers": 0}, "layers=0, but the hetero model needs at least 1"),
+        ({"channels": 0}, "channels=0"),
+        ({"relations": []}, "at least one relation"),
+        ({"relations": ["physical", "nothing"]}, "no relation 'nothing'; it has physical, string_coexpression"),
+        ({"relations": ["physical", "physical"]}, "twice"),
+        ({"features": ["size"]}, "no gene feature 'size'; it has length, domain"),
+        ({"embedding": False}, "genes need an input"),
+        ({"conv": "gatv2", "heads": 3}, "8 channels cannot be shared by 3 heads"),
+        ({"depth": 3}, "the model hetero has no option 'depth'"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(kg.StrategyError, match=message):
+        models.create("hetero", cell(), **{**BASE, **options})
+
+
+def test_metabolism_without_a_metabolism() -> None:
+    graph = kg.CellGraph(["a", "b"], {"r": torch.tensor([[0], [1]])})
+    with pytest.raises(kg.StrategyError, match="this cell graph has no metabolism"):
+        models.create("hetero", graph, metabolism=True)
+
+
+def test_a_view_without_the_wild_type_is_refused() -> None:
+    graph = cell()
+    batch = batch_of()
+    model = models.create("hetero", graph, **BASE)
+    with pytest.raises(kg.StrategyError, match=r"give it strategy\(batch.with_wild_type\(\)\)"):
+        model(kg.strategies.create("node-mask", graph)(batch), batch)
+
+
+def test_features_are_standardised_and_not_saved() -> None:
+    graph = cell()
+    model = models.create("hetero", graph, features=["length"], **BASE)
+    assert isinstance(model, HeteroCellModel)
+    given = model.input.features
+    assert given is not None
+    torch.testing.assert_close(given.mean(0), torch.zeros(2), rtol=0, atol=1e-6)
+    torch.testing.assert_close(given.square().mean(0), torch.ones(2))
+    assert not [name for name in model.state_dict() if "features" in name]
+    constant = kg.CellGraph(["a", "b"], {"r": torch.tensor([[0], [1]])}, features={"same": torch.ones(2, 1)})
+    flat = models.create("hetero", constant, features=["same"], **BASE)
+    assert isinstance(flat, HeteroCellModel)
+    assert flat.input.features is not None
+    assert flat.input.features.tolist() == [[0.0], [0.0]]

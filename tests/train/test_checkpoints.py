@@ -1,0 +1,335 @@
+"""Checkpoints: what is read is what was written, or an error; nothing in the file is ever executed."""
+
+import math
+import os
+import pickle
+import resource
+import shutil
+import signal
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from training_runs import LEAST, config, run, weights
+
+import knockgraph as kg
+from knockgraph.container import write_container
+from knockgraph.train import checkpoints
+from knockgraph.train.checkpoints import LAST, PREVIOUS, load, newest_valid, save
+from knockgraph.train.run import train
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+]
+Command = Callable[..., tuple[str, str]]
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    values = torch.from_numpy(np.random.default_rng(draw(st.integers(0, 99))).integers(-3, 4, shape))
+    t = values.to(dtype)
+    if dtype.is_floating_point and t.numel():
+        t.view(-1)[0] = draw(st.sampled_from([math.inf, -math.inf, math.nan, -0.0, 1e-7]))
+    return t.transpose(0, -1) if t.dim() > 1 and draw(st.booleans()) else t
+
+
+KEYS = st.text(max_size=5) | st.integers() | st.booleans() | st.none() | st.sampled_from(["a/b", "a", "b", "__metadata__"])
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | tensors()
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(KEYS, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def identical(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        if not isinstance(b, torch.Tensor) or (a.dtype, a.shape) != (b.dtype, b.shape):
+            return False
+        return not a.numel() or bytes(a.reshape(-1).view(torch.uint8)) == bytes(b.reshape(-1).view(torch.uint8))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return len(a) == len(b) and all(identical(*pair) for pair in zip(a.items(), b.items(), strict=True))
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(identical, a, b))
+    if isinstance(a, float):
+        return a.hex() == b.hex()
+    return bool(a == b)
+
+
+@given(st.dictionaries(KEYS, VALUES, max_size=4))
+@settings(
+    max_examples=60,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_round_trip(tmp_path: Path, state: dict[Any, Any]) -> None:
+    save(tmp_path / "x.ckpt", state)
+    assert identical(load(tmp_path / "x.ckpt"), state)
+
+
+def test_round_trip_of_what_shares_memory_or_a_name(tmp_path: Path) -> None:
+    whole = torch.arange(12.0)
+    state = {
+        "whole": whole,
+        "again": whole,
+        "part": whole[3:5],
+        "view": whole.view(3, 4).T,
+        "wide": torch.ones(1).expand(5),
+        "scalar": torch.tensor(3.5, dtype=torch.bfloat16),
+        "empty": torch.empty(0, 7),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        # Each of these would have the same path as another.
+        "a/b": torch.tensor(1),
+        "a": {"b": torch.tensor(2), "b'": torch.tensor(3)},
+        1: torch.tensor(4),
+        "1": torch.tensor(5),
+        "": torch.tensor(6),
+        "__metadata__": torch.tensor(7),
+        "nested": [OrderedDict(x=(1, 2.5)), [(), [], {}]],
+        np.float64(0.1): np.float64(0.2),
+    }
+    save(tmp_path / "x.ckpt", state)
+    found = load(tmp_path / "x.ckpt")
+    assert list(found) == list(state)
+    assert all(torch.equal(found[k], t) for k, t in state.items() if isinstance(t, torch.Tensor))
+    assert [found["a"]["b"].item(), found["a"]["b'"].item()] == [2, 3]
+    assert found["nested"] == [{"x": (1, 2.5)}, [(), [], {}]]
+    assert found[0.1] == 0.2
+    found["whole"].zero_()
+    assert found["again"].sum() == 66  # values, not memory
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({1, 2}, r"cannot hold set \(at a/0/b\)"),
+        (object(), r"cannot hold object \(at a/0/b\)"),
+        (np.int64(3), r"cannot hold int64 \(at a/0/b\)"),
+        (b"bytes", r"cannot hold bytes \(at a/0/b\)"),
+        (1j, r"cannot hold complex"),
+        (os.system, r"cannot hold builtin_function"),
+        ({(1, 2): 3}, r"cannot hold tuple"),
+        (torch.eye(2).to_sparse(), r"cannot hold a torch.float32, torch.sparse_coo tensor \(at a/0/b\)"),
+        (torch.ones(1, dtype=torch.complex128), r"cannot hold a torch.complex128"),
+    ],
+)
+def test_what_a_checkpoint_cannot_hold(tmp_path: Path, value: Any, text: str) -> None:
+    with pytest.raises(kg.KnockgraphError, match=text):
+        save(tmp_path / "x.ckpt", {"a": [{"b": value}]})
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_byte_counts(tmp_path: Path) -> None:
+    state = {"epoch": 3, "weights": {"a": torch.arange(4.0), "b": torch.ones(2, dtype=torch.bfloat16)}, "lr": [0.1]}
+    path = tmp_path / "x.ckpt"
+    save(path, state)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 7
+        path.write_bytes(damaged)
+        try:
+            found = load(path)
+        except kg.FileFormatError as error:
+            assert str(path) in str(error)  # noqa: PT017
+        else:  # a byte that says nothing, such as the padding of the header
+            assert identical(found, state), at
+    for length in range(0, len(whole), 5):
+        path.write_bytes(whole[:length])
+        with pytest.raises(kg.FileFormatError, match=str(path)):
+            load(path)
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(kg.FileFormatError):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"state": 5},
+        {"state": {"list": []}},
+        {"state": {"dict": 5}},
+        {"state": {"dict": [[1]]}},
+        {"state": {"dict": [["a", {"tensor": "none"}]]}},
+        {"state": {"dict": [["a", {"float": "0x1p99999"}]]}},
+        {"state": {"dict": [["a", {"float": 5}]]}},
+        {"state": {"dict": [["a", {"float": "1", "list": []}]]}},
+        {"state": {"dict": [["a", {"eval": "1"}]]}},
+        {"state": {"dict": [[{"list": []}, 1]]}},
+        {"state": {"dict": []}, "state ": 1},
+    ],
+)
+def test_a_sound_file_that_says_nonsense(tmp_path: Path, document: dict[str, Any], finished: Path, command: Command) -> None:
+    path = tmp_path / "x.ckpt"
+    write_container(path, checkpoints.FORMAT, checkpoints.VERSION, document, {})
+    if "state " not in document:
+        with pytest.raises(kg.FileFormatError, match="does not describe a valid checkpoint"):
+            load(path)
+    run_dir = shutil.copytree(finished, tmp_path / "run")
+    shutil.copy(path, run_dir / "checkpoints" / "best-mse.ckpt")
+    assert "checkpoint" in command("predict", str(run_dir), "--genes", "WT", code=1)[1]
+
+
+class Malicious:
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.canary}",)
+
+
+@pytest.mark.parametrize("kind", ["torch", "torch, old format", "pickle", "weights"])
+def test_a_pickle_is_refused_and_not_executed(tmp_path: Path, finished: Path, command: Command, kind: str) -> None:
+    canary = tmp_path / "canary"
+    payload = {"state_dict": {"w": torch.ones(2)}, "evil": Malicious(canary)}
+    evil = tmp_path / "evil.ckpt"
+    if kind == "pickle":
+        evil.write_bytes(pickle.dumps(payload))
+    else:
+        torch.save(payload["state_dict"] if kind == "weights" else payload, evil, _use_new_zipfile_serialization="old" not in kind)
+    directory = shutil.copytree(finished, tmp_path / "run")
+    for name in ("last", "previous", "best-mse", "best-pearson"):
+        shutil.copy(evil, directory / "checkpoints" / f"{name}.ckpt")
+    with pytest.raises(kg.FileFormatError, match="not a readable checkpoint"):
+        load(evil)
+    for arguments in (
+        ["train", f"run_dir={directory}", "resume=true"],
+        ["predict", str(directory), "--genes", "WT"],
+        ["evaluate", str(directory)],
+    ):
+        _, err = command(*arguments, code=1)
+        assert "not a readable checkpoint" in err
+        assert "Traceback" not in err
+    assert not canary.exists()
+    if kind != "weights":  # the canary would have sung
+        torch.load(evil, weights_only=False) if "torch" in kind else pickle.loads(evil.read_bytes())
+        assert canary.exists()
+
+
+def test_newest_valid(tmp_path: Path) -> None:
+    with pytest.raises(kg.KnockgraphError, match=f"no checkpoint to resume from: {tmp_path} holds none; start the run"):
+        newest_valid(tmp_path)
+    save(tmp_path / PREVIOUS, {"step": 1})
+    assert newest_valid(tmp_path) == (tmp_path / PREVIOUS, [])
+    save(tmp_path / LAST, {"step": 2})
+    assert newest_valid(tmp_path) == (tmp_path / LAST, [])
+    (tmp_path / LAST).write_bytes((tmp_path / LAST).read_bytes()[:-1])
+    path, problems = newest_valid(tmp_path)
+    assert path == tmp_path / PREVIOUS
+    assert len(problems) == 1
+    assert LAST in problems[0]
+    (tmp_path / PREVIOUS).write_bytes(b"")
+    with pytest.raises(kg.KnockgraphError, match="no checkpoint to resume from: .*last.ckpt.*; .*previous.ckpt"):
+        newest_valid(tmp_path)
+
+
+def test_every_save_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that loses a bit is noticed when the checkpoint is written, not when it is needed."""
+    write = checkpoints.write_container
+
+    def lossy(path: Path, *rest: Any) -> str:
+        content_hash = write(path, *rest)
+        content = bytearray(Path(path).read_bytes())
+        content[-1] ^= 1
+        Path(path).write_bytes(content)
+        return content_hash
+
+    monkeypatch.setattr(checkpoints, "write_container", lossy)
+    with pytest.raises(kg.KnockgraphError, match="damaged"):
+        save(tmp_path / "x.ckpt", {"a": torch.ones(3)})
+    other = tmp_path / "other.ckpt"
+    monkeypatch.setattr(checkpoints, "write_container", write)
+    save(other, {"a": torch.zeros(3)})
+    monkeypatch.setattr(checkpoints, "write_container", lambda path, *_: shutil.copy(other, path) and "hash")
+    with pytest.raises(kg.KnockgraphError, match="does not read back as it was written; check the disk"):
+        save(tmp_path / "x.ckpt", {"a": torch.ones(3)})
+
+
+def small_disk() -> None:
+    """Every file may have 12 kB: a checkpoint of this run has more once AdamW has its moments."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
+
+
+def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    train(config(f"run_dir={directory}"), say=lambda _: None)
+    before = {name: (directory / "checkpoints" / name).read_bytes() for name in (LAST, "best-mse.ckpt")}
+    assert len(before[LAST]) > 12_000
+    told = run("train", f"run_dir={directory}", *LEAST, "resume=true", "trainer.max_epochs=3", code=1, before=small_disk)
+    assert told.stderr.count("\n") == 1
+    assert told.stderr.startswith("error: cannot write ")
+    assert "file too large" in told.stderr.lower()
+    path, problems = newest_valid(directory / "checkpoints")
+    assert (path.read_bytes(), problems) == (before[LAST], [])
+    assert (directory / "checkpoints" / "best-mse.ckpt").read_bytes() == before["best-mse.ckpt"]
+    assert not list(directory.rglob("*.part"))
+    # With room again the run goes on.
+    train(config(f"run_dir={directory}", "resume=true"), say=lambda _: None, max_epochs=2)
+    assert load(directory / "checkpoints" / LAST)["global_step"] == 8
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, command: Command) -> None:
+    """Lightning 2.6.6 swallows a PermissionError here and trains on without checkpoints (#21800)."""
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "checkpoints").write_text("I am a file")
+    _, err = command("train", f"run_dir={directory}", *LEAST, code=1)
+    assert err.startswith("error: cannot write ")
+    assert err.count("\n") == 1
+    assert not (directory / "result.json").exists()
+
+
+def test_a_damaged_last_never_takes_the_place_of_the_previous(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the renaming and the writing of the next save would leave no checkpoint at all."""
+    directory = tmp_path / "run"
+    train(config(f"run_dir={directory}"), say=lambda _: None)
+    folder = directory / "checkpoints"
+    good = (folder / PREVIOUS).read_bytes()
+    (folder / LAST).write_bytes(b"damaged")
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(checkpoints, "save", killed)
+    with pytest.raises(Killed):
+        train(config(f"run_dir={directory}", "resume=true"), say=lambda _: None, max_epochs=2)
+    assert (folder / PREVIOUS).read_bytes() == good
+    assert newest_valid(folder)[0] == folder / PREVIOUS
+
+
+def test_checkpoints_of_a_run(finished: Path) -> None:
+    folder = finished / "checkpoints"
+    assert {p.name for p in folder.iterdir()} == {LAST, PREVIOUS, "best-mse.ckpt", "best-pearson.ckpt"}
+    state = load(folder / LAST)
+    assert state["global_step"] == 16
+    assert not [name for name in weights(finished) if name.startswith("strategy.")]  # tables stay out of it

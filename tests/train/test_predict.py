@@ -1,0 +1,369 @@
+"""Prediction from a run directory: names, units, sources of genotypes, batches, strategies, refusals."""
+
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from training_runs import config
+
+import knockgraph as kg
+from knockgraph.train import memory, predict
+from knockgraph.train.run import load_task, train
+from knockgraph.train.task import Task
+
+Command = Callable[..., tuple[str, str]]
+GENES = kg.demo_cell().genes
+A, B, C, D = GENES.names[3], GENES.names[40], GENES.names[100], GENES.names[200]
+COLUMN = "predicted_gene_interaction"
+
+
+def table(path: Path) -> list[tuple[list[str], float]]:
+    read = pq.read_table(path)
+    assert read.column_names == ["genotype", COLUMN]
+    return list(zip(read["genotype"].to_pylist(), read[COLUMN].to_pylist(), strict=True))
+
+
+def forward(directory: Path, genotypes: list[list[str]]) -> list[float]:
+    """What the model itself says, in original units, one sample at a time."""
+    _, task = load_task(directory)
+    values = []
+    for genes in genotypes:
+        batch = kg.PerturbationBatch.from_lists([GENES.index(genes).tolist()], len(GENES))
+        with torch.no_grad():
+            values.append(task(batch).values.double().item())
+    return [v * task.transform.scale.item() + task.transform.center.item() for v in values]
+
+
+def printed(out: str) -> dict[str, float]:
+    return {name: float(value) for name, value in (line.split("\t") for line in out.splitlines())}
+
+
+def test_named_genotypes(finished: Path, command: Command, tmp_path: Path) -> None:
+    genotypes = [[A, B], [C], [], [A, B, C, D]]
+    words = [word for genes in genotypes for word in ("--genes", ",".join(genes) or "WT")]
+    command("predict", str(finished), *words, "-o", str(tmp_path / "out.parquet"), "--json", str(tmp_path / "out.json"))
+    found = table(tmp_path / "out.parquet")
+    assert [sorted(genes) for genes, _ in found] == [sorted(genes) for genes in genotypes]
+    np.testing.assert_allclose([value for _, value in found], forward(finished, genotypes), rtol=1e-9)
+    summary = json.loads((tmp_path / "out.json").read_text())
+    assert summary == {"genotypes": 4, "batch_size": 4, "column": COLUMN, "output": str(tmp_path / "out.parquet")}
+    shown = printed(command("predict", str(finished), *words)[0])
+    assert list(shown) == [f"{A}+{B}", C, "WT", f"{A}+{B}+{C}+{D}"]
+    np.testing.assert_allclose(list(shown.values()), [value for _, value in found], rtol=1e-5)
+
+
+def test_original_units(finished: Path, tmp_path: Path) -> None:
+    """The test part's predictions of training, in the phenotype's own units, are those of predict."""
+    written = pq.read_table(finished / "predictions.parquet")
+    out = tmp_path / "out.parquet"
+    predict.predict(finished, out, screen=finished / "predictions.parquet", say=lambda _: None)
+    assert [genes for genes, _ in table(out)] == written["genotype"].to_pylist()
+    np.testing.assert_allclose([value for _, value in table(out)], written[COLUMN].to_numpy(), rtol=1e-9)
+    screen = kg.demo_screen(160)
+    measured = screen.phenotypes["gene_interaction"][written["experiment"].to_numpy()]
+    np.testing.assert_allclose(written["measured_gene_interaction"].to_numpy(), measured, rtol=1e-6)
+    for row, genes in zip(written["experiment"].to_pylist(), written["genotype"].to_pylist(), strict=True):
+        assert list(screen.genotypes[row]) == genes
+
+
+def test_names_of_genes(finished: Path, command: Command) -> None:
+    other = next(name for name in GENES.names if GENES.aliases.get(name, ("",))[0])
+    alias = GENES.aliases[other][0]
+    expected = printed(command("predict", str(finished), "--genes", f"{A},{other}")[0])
+    for text in (f"{A},{alias}", f"{A.lower()},{alias.lower()}", f" {other} , {A} ", f"{A},{other},{A},{alias}"):
+        assert printed(command("predict", str(finished), "--genes", text)[0]) == expected, text
+
+
+def test_unknown_genes_are_all_listed(finished: Path, command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "out.parquet"
+    _, err = command("predict", str(finished), "--genes", f"{A},NOPE1", "--genes", "NOPE2", "-o", str(out), code=1)
+    assert "'NOPE1'" in err
+    assert "'NOPE2'" in err
+    (tmp_path / "t.csv").write_text(f"genotype\n{A}+NOPE3\nNOPE4\n")
+    _, err = command("predict", str(finished), "--screen", str(tmp_path / "t.csv"), "-o", str(out), code=1)
+    assert "'NOPE3'" in err
+    assert "'NOPE4'" in err
+    (tmp_path / "genes.txt").write_text(f"{A}\nNOPE5\nNOPE6\n")
+    _, err = command("predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"), "-o", str(out), code=1)
+    assert "'NOPE5'" in err
+    assert "'NOPE6'" in err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", "A,", ",A", "A,,B"])
+def test_an_empty_name_is_no_wild_type(finished: Path, command: Command, text: str) -> None:
+    _, err = command("predict", str(finished), "--genes", text, code=1)
+    assert "has an empty gene name" in err
+    assert "the wild type is WT" in err
+
+
+def test_exactly_one_source(finished: Path, command: Command, tmp_path: Path) -> None:
+    for words in ([], ["--genes", A, "--screen", "x.csv"]):
+        assert "give exactly one of --genes" in command("predict", str(finished), *words, code=1)[1]
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names[:30]))
+    _, err = command("predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"), code=1)
+    assert "435 genotypes are too many to print; write them to a file with -o FILE" in err
+
+
+def test_tables(finished: Path, tmp_path: Path) -> None:
+    genotypes = [[A, B], [], [C], [A, B]]
+    expected = forward(finished, genotypes)
+    kg.Screen(genotypes, {"fitness": [1.0, 1.0, np.nan, 0.5]}).save(tmp_path / "screen.parquet")
+    texts = ["+".join(genes) or "WT" for genes in genotypes]
+    (tmp_path / "table.csv").write_text("note,genotype\n" + "".join(f"x,{text}\n" for text in texts))
+    (tmp_path / "table.tsv").write_text("genotype\tfitness\n" + "".join(f"{text}\t1\n" for text in texts))
+    pq.write_table(pa.table({"genotype": texts, "extra": [1, 2, 3, 4]}), tmp_path / "texts.parquet")
+    pq.write_table(pa.table({"genotype": pa.array(genotypes, pa.list_(pa.string()))}), tmp_path / "lists.parquet")
+    for name in ("screen.parquet", "table.csv", "table.tsv", "texts.parquet", "lists.parquet"):
+        out = tmp_path / "out.parquet"
+        predict.predict(finished, out, screen=tmp_path / name, say=lambda _: None)
+        found = table(out)
+        assert [sorted(genes) for genes, _ in found] == [sorted(genes) for genes in genotypes], name
+        np.testing.assert_allclose([value for _, value in found], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("no.csv", None, "there is no such file"),
+        ("no.parquet", None, "there is no such file"),
+        ("bad.csv", "gene,fitness\nA,1\n", "has no column 'genotype'"),
+        ("bad.csv", f"genotype\n{A}++{B}\n", "has an empty gene name"),
+        ("bad.parquet", "text", "is not a readable screen"),
+    ],
+)
+def test_bad_tables(finished: Path, command: Command, tmp_path: Path, name: str, content: str | None, text: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    _, err = command("predict", str(finished), "--screen", str(tmp_path / name), "-o", str(tmp_path / "o.parquet"), code=1)
+    assert text in err
+    assert not (tmp_path / "o.parquet").exists()
+
+
+@pytest.mark.parametrize(("option", "k"), [("--all-pairs", 2), ("--all-triples", 3)])
+def test_all_combinations(finished: Path, command: Command, tmp_path: Path, option: str, k: int) -> None:
+    chosen = [A, B, C, D, GENES.names[7]]
+    (tmp_path / "genes.txt").write_text("\n".join([*chosen, "", A.lower(), "  "]))  # named twice, blank lines
+    out = tmp_path / "out.parquet"
+    command("predict", str(finished), option, str(tmp_path / "genes.txt"), "-o", str(out))
+    found = table(out)
+    assert len(found) == math.comb(5, k)
+    assert {frozenset(genes) for genes, _ in found} == {frozenset(s) for s in itertools.combinations(chosen, k)}
+    np.testing.assert_allclose([value for _, value in found], forward(finished, [genes for genes, _ in found]), rtol=1e-9)
+    (tmp_path / "genes.txt").write_text(A)
+    _, err = command("predict", str(finished), option, str(tmp_path / "genes.txt"), "-o", str(out), code=1)
+    assert f"names 1 genes, but {k} are needed" in err
+    assert "no such file" in command("predict", str(finished), option, str(tmp_path / "no"), "-o", str(out), code=1)[1]
+
+
+def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All triples of 360 genes are 7.7 million; nothing of that size is ever made, and batches are taken one by one."""
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names))
+    graph = kg.demo_cell()
+    genotypes, total = predict._genotypes(graph, None, None, None, tmp_path / "genes.txt")
+    assert total == math.comb(360, 3)
+    assert isinstance(genotypes, Iterator)
+    assert next(iter(genotypes)) == (0, 1, 2)
+
+    waiting, asked = [], 0
+    flush = predict._flush
+
+    def watched(writer: Any, schema: Any, name: str, rows: list[Any]) -> int:
+        waiting.append(len(rows))
+        return flush(writer, schema, name, rows)
+
+    def batches() -> Iterator[tuple[list[tuple[int, ...]], list[float]]]:
+        nonlocal asked
+        for rows in itertools.batched(genotypes, 5000) if hasattr(itertools, "batched") else _batched(genotypes, 5000):
+            asked += len(rows)
+            assert asked - sum(waiting) <= 65_536 + 5000  # at most so many stand in memory
+            yield list(rows), [0.5] * len(rows)
+            if asked >= 200_000:
+                return
+
+    monkeypatch.setattr(predict, "_flush", watched)
+    written = predict._stream(tmp_path / "out.parquet", graph, COLUMN, batches())
+    assert written == asked == sum(waiting) == pq.read_metadata(tmp_path / "out.parquet").num_rows
+    assert len(waiting) == 3
+
+
+def _batched(rows: Any, n: int) -> Iterator[list[Any]]:
+    while chunk := list(itertools.islice(rows, n)):
+        yield chunk
+
+
+def test_the_batch_size_does_not_matter(finished: Path, tmp_path: Path) -> None:
+    found = {}
+    for size in (None, 1, 7, 1000):
+        out = tmp_path / "out.parquet"
+        predict.predict(finished, out, screen=finished / "predictions.parquet", batch_size=size, say=lambda _: None)
+        found[size] = [value for _, value in table(out)]
+    for values in found.values():
+        np.testing.assert_allclose(values, found[1], rtol=1e-9)
+
+
+def test_the_batch_size_is_what_fits(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, task = load_task(finished)
+    step = predict._step(task, len(GENES))
+    sizes = []
+    for share in (0.0, 1.0, 3.0, 20.0, 1e6):
+        room = int(share * memory.predict_peak(step, 10))
+        monkeypatch.setattr(memory, "available_bytes", lambda _, room=room: int(room / predict._SHARE_OF_MEMORY))
+        sizes.append(predict.choose_batch_size(task, len(GENES), 10_000))
+    assert sizes[0] == 1
+    assert 8 <= sizes[1] <= 12
+    assert sizes[1] < sizes[2] < sizes[3] < sizes[4] == 512
+    assert predict.choose_batch_size(task, len(GENES), 3) == 3
+
+
+@pytest.mark.parametrize("strategy", kg.strategies.available())
+def test_any_strategy_predicts_the_same(finished: Path, strategy: str, tmp_path: Path) -> None:
+    genotypes = [A, "WT", f"{A},{B},{C}", D]
+    said: list[str] = []
+    out = tmp_path / "out.parquet"
+    predict.predict(finished, out, genes=genotypes, strategy=strategy, batch_size=3, say=said.append)
+    expected = forward(finished, [[A], [], [A, B, C], [D]])
+    np.testing.assert_allclose([value for _, value in table(out)], expected, rtol=1e-9)
+    assert any("approximate" in text for text in said) == (strategy == "neighborhood")  # it is not told the layers
+
+
+def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None:
+    """A model that trained with ``direction=in`` must not be asked about another kind of deletion."""
+    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=1", "strategy.options.direction=in"]
+    options += ["trainer.precision=64-true", "data.transform=none"]
+    directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
+    found = []
+    for strategy in (None, "lazy-mask"):
+        predict.predict(directory, tmp_path / "o.parquet", genes=[f"{A},{B}"], strategy=strategy, say=lambda _: None)
+        found.append(table(tmp_path / "o.parquet")[0][1])
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
+def test_a_run_of_a_stored_strategy_predicts(tmp_path: Path) -> None:
+    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=1", "strategy=stored-masks"]
+    options.append("trainer.precision=64-true")
+    directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
+    shutil.rmtree(directory / "store")
+    predict.predict(directory, tmp_path / "a.parquet", genes=[f"{A},{B}", "WT"], say=lambda _: None)
+    predict.predict(directory, tmp_path / "b.parquet", genes=[f"{A},{B}", "WT"], strategy="node-mask", say=lambda _: None)
+    values = [[value for _, value in table(tmp_path / name)] for name in ("a.parquet", "b.parquet")]
+    np.testing.assert_allclose(*values, rtol=1e-9)
+
+
+def test_classes_are_probabilities(tmp_path: Path, command: Command) -> None:
+    options = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
+    directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
+    command("predict", str(directory), "--genes", f"{A},{B}", "-o", str(tmp_path / "o.parquet"))
+    read = pq.read_table(tmp_path / "o.parquet")
+    assert read.column_names == ["genotype", f"{COLUMN}_probability"]
+    batch = kg.PerturbationBatch.from_lists([GENES.index([A, B]).tolist()], len(GENES))
+    logit = load_task(directory)[1](batch).values.item()
+    assert read[f"{COLUMN}_probability"][0].as_py() == pytest.approx(1 / (1 + math.exp(-logit)), rel=1e-6)
+
+
+def other_edges() -> kg.CellGraph:
+    graph = kg.demo_cell()
+    relations = {name: r.edge_index[:, : -2 if name == "physical" else None] for name, r in graph.relations.items()}
+    return kg.CellGraph(graph.genes, relations, graph.metabolism, graph.features)
+
+
+def other_genes() -> kg.CellGraph:
+    graph = kg.demo_cell()
+    names = [graph.genes.names[1], graph.genes.names[0], *graph.genes.names[2:]]
+    relations = {name: r.edge_index for name, r in graph.relations.items()}
+    return kg.CellGraph(names, relations, graph.metabolism, graph.features)
+
+
+@pytest.mark.parametrize("make", [other_edges, other_genes])
+def test_a_checkpoint_of_another_graph(finished: Path, tmp_path: Path, command: Command, make: Any) -> None:
+    directory = shutil.copytree(finished, tmp_path / "run")
+    make().save(directory / "cell.cellgraph")
+    for arguments in (
+        ["predict", str(directory), "--genes", A],
+        ["evaluate", str(directory)],
+        ["train", f"run_dir={directory}", "resume=true", "trainer.max_epochs=3"],
+    ):
+        _, err = command(*arguments, code=1)
+        assert "was trained on another cell graph" in err, arguments
+        assert err.count("\n") == 1
+
+
+def test_missing_parts_of_a_run(finished: Path, tmp_path: Path, command: Command) -> None:
+    assert "is not a run directory" in command("predict", str(tmp_path / "no"), "--genes", A, code=1)[1].replace(
+        f"is {tmp_path / 'no'} a run", "is not a run"
+    )
+    _, err = command("predict", str(finished), "--genes", A, "--checkpoint", "best", code=1)
+    assert "has no checkpoint 'best'" in err
+    directory = shutil.copytree(finished, tmp_path / "run")
+    (directory / "cell.cellgraph").unlink()
+    assert "cannot read" in command("predict", str(directory), "--genes", A, code=1)[1]
+    (directory / "checkpoints" / "best-mse.ckpt").unlink()
+    assert "has no checkpoint 'best-mse'" in command("predict", str(directory), "--genes", A, code=1)[1]
+    assert "--device 'tpu' is not known" in command("predict", str(finished), "--genes", A, "--device", "tpu", code=1)[1]
+    assert "there is no strategy 'fast'" in command("predict", str(finished), "--genes", A, "--strategy", "fast", code=1)[1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_out_of_memory(
+    finished: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    whole = Task.forward
+
+    def limited(self: Task, batch: kg.PerturbationBatch) -> Any:
+        if batch.num_samples > 4:
+            raise error
+        return whole(self, batch)
+
+    monkeypatch.setattr(Task, "forward", limited)
+    out = tmp_path / "out.parquet"
+    out.write_text("what was there before")
+    words = ["--screen", str(finished / "predictions.parquet"), "-o", str(out), "--batch-size", "6"]
+    _, err = command("predict", str(finished), *words, "--strategy", "lazy-mask", code=1)
+    assert err.startswith("error: out of memory on cpu with batch size 6 and strategy lazy-mask, predicted ")
+    assert err.count(" GB") == 2
+    assert "available" in err
+    assert "use a smaller batch size or the strategy node-mask" in err
+    assert err.count("\n") == 1
+    assert out.read_text() == "what was there before"
+    assert [p.name for p in tmp_path.iterdir()] == ["out.parquet"]
+    command("predict", str(finished), *words[:-1], "4")
+    assert table(out)
+
+
+def test_a_failure_leaves_no_half_written_file(
+    finished: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    whole = Task.forward
+
+    def failing(self: Task, batch: kg.PerturbationBatch) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise RuntimeError("the third batch fails")
+        return whole(self, batch)
+
+    monkeypatch.setattr(Task, "forward", failing)
+    words = ["--screen", str(finished / "predictions.parquet"), "--batch-size", "2"]
+    _, err = command("predict", str(finished), *words, "-o", str(tmp_path / "out.parquet"), code=70)
+    assert "the third batch fails" in err
+    assert not list(tmp_path.iterdir())
+    _, err = command("predict", str(finished), *words, "-o", str(tmp_path / "no" / "out.parquet"), code=1)
+    assert "does not exist; create it first" in err
