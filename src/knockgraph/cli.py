@@ -361,7 +361,7 @@ def predict(
         strategy=strategy or None,
         which=checkpoint,
         device=device,
-        say=lambda text: out.print(escape(text)),
+        say=typer.echo,  # rich would turn the tabs into blanks
     )
     _write_json(json_, summary)
 

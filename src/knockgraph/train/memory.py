@@ -36,18 +36,21 @@ class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor):
+                self._count(leaf.untyped_storage(), made=False)  # a view of it is nothing new
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
-                self._count(leaf.untyped_storage())
+                self._count(leaf.untyped_storage(), made=True)
         return result
 
-    def _count(self, storage: torch.UntypedStorage) -> None:
+    def _count(self, storage: torch.UntypedStorage, made: bool) -> None:
         key = storage._cdata
         if key in self._seen:
             return
         self._seen.add(key)
-        size = storage.nbytes()
+        size = storage.nbytes() if made else 0
         self.now += size
         self.peak = max(self.peak, self.now)
         weakref.finalize(storage, self._release, key, size)

@@ -257,8 +257,8 @@ def _trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
 
 def quiet() -> None:
     """Silence advice of Lightning that does not apply here; real warnings stay."""
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     for text in (
         ".*does not have many workers.*",
         ".*exists and is not empty.*",
