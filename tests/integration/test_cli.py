@@ -13,7 +13,9 @@ KNOCKGRAPH = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import 
 
 def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    done = subprocess.run([*KNOCKGRAPH, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*KNOCKGRAPH, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
     return done
 

@@ -223,13 +223,15 @@ def test_bad_predictions() -> None:
 def test_no_host_synchronisation(name: str) -> None:
     options = {**WEIGHTS, "buffer_size": 40} if name == "composite" else {}
     on_cpu, on_gpu = losses.create(name, **options), losses.create(name, **options).cuda()
+    torch.ones(1, device="cuda", requires_grad=True).square().sum().backward()  # the first backward pass sets CUDA up
     for size in (16, 16, 16, 7, 0, 16, 50, 16):
         values, target = case(size, 4, dtype=torch.float32)
         inputs = [values.detach(), torch.tensor(0.5), (target > 0).float()[:, :1]]
         results = []
         for loss, device in ((on_cpu, "cpu"), (on_gpu, "cuda")):
-            leaf, reconstruction, label = (t.to(device) for t in inputs)
+            leaf, reconstruction, label = (t.detach().to(device) for t in inputs)
             leaf.requires_grad_()
+            torch.cuda.synchronize()
             torch.cuda.set_sync_debug_mode("error" if device == "cuda" else "default")
             try:
                 said = prediction(leaf[:, :1], leaf[:, 1:], reconstruction)

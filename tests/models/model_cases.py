@@ -51,7 +51,9 @@ def batch_of(genotypes: list[list[int]] | None = None) -> kg.PerturbationBatch:
     return kg.PerturbationBatch.from_lists(GENOTYPES if genotypes is None else genotypes, NUM_GENES)
 
 
-def build(name: str, graph: kg.CellGraph, dtype: torch.dtype = torch.float64, seed: int = 0, **options: Any) -> CellModel:
+def build(
+    name: str, graph: kg.CellGraph, dtype: torch.dtype = torch.float64, seed: int = 0, **options: Any
+) -> CellModel:
     """A model whose parameters are all random: those that start at 0 (ReZero, ε, biases) would hide mistakes."""
     torch.manual_seed(seed)
     model = models.create(name, graph, **options).to(dtype)

@@ -118,7 +118,7 @@ def test_a_batch_without_samples_still_reaches_every_parameter(dense: bool, monk
 
 def test_too_many_deletions_are_refused_on_the_host_and_nan_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(most_deletions=2)
-    with pytest.raises(kg.PerturbationError, match="sample 1 deletes 3 genes, .* at most 2; raise its most_deletions"):
+    with pytest.raises(kg.PerturbationError, match=r"sample 1 deletes 3 genes, .* at most 2; raise its most_deletions"):
         model(features(), batch_of([[1], [2, 3, 4]]))
     monkeypatch.setattr(HyperSAGNN, "_width", lambda self, batch: 2)
     y = model(features(), batch_of([[1], [2, 3, 4], [5, 6]]))

@@ -35,7 +35,8 @@ def randomised(module: nn.Module) -> nn.Module:
 def plain_pairwise(module: PairwiseAggregation, h: Tensor) -> Tensor:
     """One pair after another, with concatenation."""
     results = []
-    for p, (i, j) in enumerate((i, j) for i in range(len(h)) for j in range(i, len(h))):
+    pairs = [(i, j) for i in range(len(h)) for j in range(i, len(h))]
+    for p, (i, j) in enumerate(pairs):
         weight = torch.cat([module.weight_first[p], module.weight_second[p]])
         hidden = nn.functional.gelu(torch.cat([h[i], h[j]], 1) @ weight + module.bias_in[p])
         results.append(hidden @ module.weight_out[p] + module.bias_out[p])

@@ -29,7 +29,12 @@ def screen(values: Any = None, n: int = 40, **statistics: Any) -> kg.Screen:
 def files(tmp_path: Path) -> list[str]:
     cell().save(tmp_path / "my.cellgraph")
     screen().save(tmp_path / "my.parquet")
-    return ["data=files", f"data.cell={tmp_path}/my.cellgraph", f"data.screen={tmp_path}/my.parquet", "data.phenotype=score"]
+    return [
+        "data=files",
+        f"data.cell={tmp_path}/my.cellgraph",
+        f"data.screen={tmp_path}/my.parquet",
+        "data.phenotype=score",
+    ]
 
 
 def data(files: list[str], *overrides: str) -> TrainingData:
@@ -51,7 +56,9 @@ def test_splits_from_the_config(files: list[str], tmp_path: Path) -> None:
     unique = screen().merge_duplicates()
     unique.save(tmp_path / "my.parquet")
     for kind, make in expected.items():
-        found = data(files, f"data.split.kind={kind}", "data.split.seed=3", "data.split.fractions=[0.5,0.25,0.25]").split
+        found = data(
+            files, f"data.split.kind={kind}", "data.split.seed=3", "data.split.fractions=[0.5,0.25,0.25]"
+        ).split
         reference = make(unique, [0.5, 0.25, 0.25], 3, None)
         assert all(np.array_equal(found[part], reference[part]) for part in ("train", "val", "test")), kind
     found = data(files, "data.split.kind=k-fold", "data.split.folds=4", "data.split.fold=2").split
@@ -88,7 +95,7 @@ def test_a_part_that_binding_emptied() -> None:
     split = make_split(made.data, experiments)
     values = experiments.phenotypes["score"].copy()
     values[split["val"]] = np.nan
-    with pytest.raises(kg.SplitError, match="none of the .* rows of the val part is left after binding"):
+    with pytest.raises(kg.SplitError, match=r"none of the .* rows of the val part is left after binding"):
         TrainingData(made, cell(), screen(values), split)
 
 
@@ -151,11 +158,21 @@ def test_classes_by_threshold_and_p_value() -> None:
 @pytest.mark.parametrize(
     ("values", "overrides", "error", "text"),
     [
-        (np.linspace(-1, 1, 40), [], kg.LabelError, r"needs labels 0 and 1, but score holds -1 … 1; set data\.threshold"),
+        (
+            np.linspace(-1, 1, 40),
+            [],
+            kg.LabelError,
+            r"needs labels 0 and 1, but score holds -1 … 1; set data\.threshold",
+        ),
         (np.arange(40) % 3, [], kg.LabelError, "needs labels 0 and 1"),
         (np.ones(40), [], kg.SplitError, "all labels are 1, so there is nothing to classify"),
         (np.linspace(-1, 1, 40), ["data.threshold=-5"], kg.SplitError, "all labels are 0"),
-        (np.linspace(-1, 1, 40), ["data.threshold=0", "data.max_p_value=0.1"], kg.ScreenError, r"statistic 'score\.p_value'"),
+        (
+            np.linspace(-1, 1, 40),
+            ["data.threshold=0", "data.max_p_value=0.1"],
+            kg.ScreenError,
+            r"statistic 'score\.p_value'",
+        ),
         (np.where(np.arange(40) == 7, np.nan, 1.0), [], kg.LabelError, "have no value for score"),
     ],
 )
@@ -168,7 +185,9 @@ def test_relations(files: list[str]) -> None:
     assert list(data(files).graph.relations) == ["ring", "back"]
     assert list(data(files, "data.relations=[back]").graph.relations) == ["back"]
     assert list(data(files, "data.relations=[back,ring]").graph.relations) == ["back", "ring"]
-    with pytest.raises(ConfigError, match=r"config key 'data\.relations': the graph has no relation 'physical'; it has ring, back"):
+    with pytest.raises(
+        ConfigError, match=r"config key 'data\.relations': the graph has no relation 'physical'; it has ring, back"
+    ):
         data(files, "data.relations=[ring,physical]")
     with pytest.raises(ConfigError, match="no relation is left"):
         data(files, "data.relations=[]")

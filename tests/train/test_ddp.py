@@ -1,4 +1,4 @@
-"""Two real processes against one with twice the batch; no experiment lost or seen twice; one of them writes and speaks."""
+"""Two real processes against one with twice the batch; no experiment lost or seen twice; only one of them speaks."""
 
 import json
 import os
@@ -93,7 +93,9 @@ Runs = tuple[Path, Path, list[subprocess.CompletedProcess[str]]]
 
 def test_two_processes_equal_one_with_twice_the_batch(runs: Runs) -> None:
     single, double, _ = runs
-    assert load(double / "checkpoints" / LAST)["global_step"] == load(single / "checkpoints" / LAST)["global_step"] == 10
+    assert (
+        load(double / "checkpoints" / LAST)["global_step"] == load(single / "checkpoints" / LAST)["global_step"] == 10
+    )
     assert close(weights(single), weights(double), 1e-10)
     assert close(weights(single, "best-mse"), weights(double, "best-mse"), 1e-10)
 

@@ -74,7 +74,7 @@ def test_hand_counted_backward() -> None:
         loss.backward()
         return None
 
-    # Forward: square, exp, sum. Backward: the ones for the sum are a view of a scalar; grad of exp, two products, a sum.
+    # Forward: square, exp, sum. Backward: grad of exp, two products, their sum; the grad of sum is a view of a scalar.
     found, left = peak(program)
     assert 4 * 4 * K <= found <= 6 * 4 * K
     assert left == 4 * K  # the gradient
@@ -146,7 +146,9 @@ def test_available_bytes() -> None:
 def test_the_message() -> None:
     device = torch.device("cpu")
     text = str(explain(MemoryError(), 28, "lazy-mask", 98_900_000_000, device))
-    assert text.startswith("out of memory on cpu with batch size 28 and strategy lazy-mask, predicted 98.9 GB, available ")
+    assert text.startswith(
+        "out of memory on cpu with batch size 28 and strategy lazy-mask, predicted 98.9 GB, available "
+    )
     assert "use a smaller batch size or the strategy node-mask" in text
     assert "node-mask, which" not in str(explain(MemoryError(), 28, "node-mask", None, device))
     assert "predicted" not in str(explain(MemoryError(), 28, "node-mask", None, device))
@@ -154,9 +156,9 @@ def test_the_message() -> None:
 
 def test_only_what_is_about_memory_is_explained() -> None:
     device = torch.device("cpu")
-    with pytest.raises(BatchTooLargeError, match="batch size 3 and strategy node-mask, predicted 2.0 GB"):  # noqa: SIM117
-        with explained(3, "node-mask", device, lambda: 2_000_000_000):
-            torch.empty(10**15)
+    text = r"batch size 3 and strategy node-mask, predicted 2\.0 GB"
+    with pytest.raises(BatchTooLargeError, match=text), explained(3, "node-mask", device, lambda: 2_000_000_000):
+        torch.empty(10**15)
     for error in (RuntimeError("shapes do not fit"), ValueError("x"), NotImplementedError()):
         with pytest.raises(type(error)), explained(3, "node-mask", device):
             raise error
@@ -164,5 +166,8 @@ def test_only_what_is_about_memory_is_explained() -> None:
     def fails() -> int:
         raise torch.OutOfMemoryError
 
-    with pytest.raises(BatchTooLargeError, match="strategy node-mask, available"), explained(3, "node-mask", device, fails):
+    with (
+        pytest.raises(BatchTooLargeError, match="strategy node-mask, available"),
+        explained(3, "node-mask", device, fails),
+    ):
         raise torch.OutOfMemoryError

@@ -61,7 +61,10 @@ def test_correlations_do_not_change_their_input_nor_depend_on_scale() -> None:
 
 
 def test_regression_in_label_and_original_units() -> None:
-    prediction, target = torch.tensor([[1.0, 0.0], [2.0, 0.5], [4.0, 1.0]]), torch.tensor([[0.0, 0.0], [2.0, 2.5], [5.0, 1.0]])
+    prediction, target = (
+        torch.tensor([[1.0, 0.0], [2.0, 0.5], [4.0, 1.0]]),
+        torch.tensor([[0.0, 0.0], [2.0, 2.5], [5.0, 1.0]]),
+    )
     scale = torch.tensor([10.0, 0.5], dtype=torch.float64)
     found = regression_metrics(prediction, target, scale)
     squared = (prediction - target).double().numpy() ** 2

@@ -141,10 +141,14 @@ def test_tables(finished: Path, tmp_path: Path) -> None:
         ("bad.parquet", "text", "is not a readable screen"),
     ],
 )
-def test_bad_tables(finished: Path, command: Command, tmp_path: Path, name: str, content: str | None, text: str) -> None:
+def test_bad_tables(
+    finished: Path, command: Command, tmp_path: Path, name: str, content: str | None, text: str
+) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
-    _, err = command("predict", str(finished), "--screen", str(tmp_path / name), "-o", str(tmp_path / "o.parquet"), code=1)
+    _, err = command(
+        "predict", str(finished), "--screen", str(tmp_path / name), "-o", str(tmp_path / "o.parquet"), code=1
+    )
     assert text in err
     assert not (tmp_path / "o.parquet").exists()
 
@@ -158,7 +162,9 @@ def test_all_combinations(finished: Path, command: Command, tmp_path: Path, opti
     found = table(out)
     assert len(found) == math.comb(5, k)
     assert {frozenset(genes) for genes, _ in found} == {frozenset(s) for s in itertools.combinations(chosen, k)}
-    np.testing.assert_allclose([value for _, value in found], forward(finished, [genes for genes, _ in found]), rtol=1e-9)
+    np.testing.assert_allclose(
+        [value for _, value in found], forward(finished, [genes for genes, _ in found]), rtol=1e-9
+    )
     (tmp_path / "genes.txt").write_text(A)
     _, err = command("predict", str(finished), option, str(tmp_path / "genes.txt"), "-o", str(out), code=1)
     assert f"names 1 genes, but {k} are needed" in err
@@ -238,7 +244,12 @@ def test_any_strategy_predicts_the_same(finished: Path, strategy: str, tmp_path:
 
 def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None:
     """A model that trained with ``direction=in`` must not be asked about another kind of deletion."""
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=1", "strategy.options.direction=in"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.layers=1",
+        "strategy.options.direction=in",
+    ]
     options += ["trainer.precision=64-true", "data.transform=none"]
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
     found = []
@@ -254,7 +265,9 @@ def test_a_run_of_a_stored_strategy_predicts(tmp_path: Path) -> None:
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
     shutil.rmtree(directory / "store")
     predict.predict(directory, tmp_path / "a.parquet", genes=[f"{A},{B}", "WT"], say=lambda _: None)
-    predict.predict(directory, tmp_path / "b.parquet", genes=[f"{A},{B}", "WT"], strategy="node-mask", say=lambda _: None)
+    predict.predict(
+        directory, tmp_path / "b.parquet", genes=[f"{A},{B}", "WT"], strategy="node-mask", say=lambda _: None
+    )
     values = [[value for _, value in table(tmp_path / name)] for name in ("a.parquet", "b.parquet")]
     np.testing.assert_allclose(*values, rtol=1e-9)
 
@@ -308,8 +321,13 @@ def test_missing_parts_of_a_run(finished: Path, tmp_path: Path, command: Command
     assert "cannot read" in command("predict", str(directory), "--genes", A, code=1)[1]
     (directory / "checkpoints" / "best-mse.ckpt").unlink()
     assert "has no checkpoint 'best-mse'" in command("predict", str(directory), "--genes", A, code=1)[1]
-    assert "--device 'tpu' is not known" in command("predict", str(finished), "--genes", A, "--device", "tpu", code=1)[1]
-    assert "there is no strategy 'fast'" in command("predict", str(finished), "--genes", A, "--strategy", "fast", code=1)[1]
+    assert (
+        "--device 'tpu' is not known" in command("predict", str(finished), "--genes", A, "--device", "tpu", code=1)[1]
+    )
+    assert (
+        "there is no strategy 'fast'"
+        in command("predict", str(finished), "--genes", A, "--strategy", "fast", code=1)[1]
+    )
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,9 @@ class Page(HTMLParser):
 def test_the_page_fetches_nothing(finished: Path) -> None:
     text = (finished / "report.html").read_text()
     page = Page(text)
-    fetched = [(name, value) for name, value in page.attributes if name.split(":")[-1] in ("src", "href", "srcset", "data")]
+    fetched = [
+        (name, value) for name, value in page.attributes if name.split(":")[-1] in ("src", "href", "srcset", "data")
+    ]
     assert all(value.startswith(("#", "data:")) for _, value in fetched), fetched
     assert "@import" not in text
     assert "script" not in page.tags
@@ -142,7 +144,9 @@ def test_train_writes_json(tmp_path: Path, command: Command) -> None:
     out, _ = command("train", f"run_dir={tmp_path}/run", *LEAST, "model=constant", "--json", str(tmp_path / "t.json"))
     found = json.loads((tmp_path / "t.json").read_text(), parse_constant=pytest.fail)
     assert found["run_dir"] == str(tmp_path / "run")
-    assert {k: v for k, v in found.items() if k != "run_dir"} == json.loads((tmp_path / "run" / "result.json").read_text())
+    assert {k: v for k, v in found.items() if k != "run_dir"} == json.loads(
+        (tmp_path / "run" / "result.json").read_text()
+    )
     assert f"report {tmp_path}/run/report.html" in out
     assert "80 experiments (train 64, val 8, test 8)" in out
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
@@ -196,7 +200,9 @@ def test_control_c_of_the_program_itself(tmp_path: Path) -> None:
     assert err.strip().splitlines()[-1].startswith("interrupted; continue with: knockgraph train run_dir=")
 
 
-def test_control_c_before_the_first_checkpoint(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_c_before_the_first_checkpoint(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from training_runs import close, config, weights
+from training_runs import close, config, same, weights
 
 import knockgraph as kg
 from knockgraph.report.training import curves
@@ -95,7 +96,9 @@ def test_additive_learns_what_is_additive(run: Run, tmp_path: Path) -> None:
     sets = [sorted(random.choice(12, 3, replace=False)) for _ in range(300)]
     screen = kg.Screen([[genes[g] for g in s] for s in sets], {"score": [2 + effect[s].sum() for s in sets]})
     screen.save(tmp_path / "s.parquet")
-    kg.CellGraph(genes, {"ring": torch.stack([torch.arange(12), torch.arange(12).roll(1)])}).save(tmp_path / "c.cellgraph")
+    kg.CellGraph(genes, {"ring": torch.stack([torch.arange(12), torch.arange(12).roll(1)])}).save(
+        tmp_path / "c.cellgraph"
+    )
     files = ["data=files", f"data.cell={tmp_path}/c.cellgraph", f"data.screen={tmp_path}/s.parquet"]
     rate = ["optimizer.lr=0.05", "optimizer.weight_decay=0", "scheduler.warmup_steps=0", "trainer.max_epochs=20"]
     directory = run(*files, "data.phenotype=score", *rate)
@@ -118,7 +121,13 @@ EXACT = {
     "stored-masks, packed": ["strategy.options.packed=true"],
     "lazy-mask, workers": ["loader.num_workers=2"],
 }
-TEN_STEPS = [*HETERO, "trainer.precision=64-true", "loader.batch_size=8", "trainer.max_steps=10", "trainer.max_epochs=2"]
+TEN_STEPS = [
+    *HETERO,
+    "trainer.precision=64-true",
+    "loader.batch_size=8",
+    "trainer.max_steps=10",
+    "trainer.max_epochs=2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +158,13 @@ def test_inplace_gives_its_buffer_back_after_every_step(run: Run, watched: type[
     assert len(watched.seen) == 5
     assert all(step["restored"] and step["flipped"] for step in watched.seen)
     assert [step["samples"] for step in watched.seen] == [16, 16, 16, 16, 8]
+
+
+def test_workers_end_with_the_run(run: Run) -> None:
+    """Left to the garbage collector, every persistent worker was waited for in vain, five seconds long."""
+    before = set(multiprocessing.active_children())
+    run("strategy=lazy-mask", "loader.num_workers=2")
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_stored_strategies_are_prepared(run: Run) -> None:
@@ -270,6 +286,22 @@ def test_same_seed_same_run(run: Run) -> None:
     first, again, other = run(*HETERO), run(*HETERO), run(*HETERO, "seed=1")
     assert close(weights(first), weights(again), 0.0)
     assert logged(first, "train/loss") == logged(again, "train/loss") != logged(other, "train/loss")
+
+
+OTHERS = [pytest.param(name, marks=pytest.mark.full) for name in ("32-true", "bf16-mixed")]
+
+
+@pytest.mark.parametrize("precision", ["64-true", *OTHERS])
+def test_a_run_in_two_parts_is_the_run_in_one(run: Run, precision: str) -> None:
+    """Lightning restores a checkpoint before it converts to float64: the resumed run had lost half of the digits."""
+    options = [*HETERO, "model.options.dropout=0.2", "scheduler.name=none", f"trainer.precision={precision}"]
+    whole = run(*options, "trainer.max_epochs=3")
+    parts = run(*options, "trainer.max_epochs=1")
+    for epochs in (2, 3):
+        train(config(f"run_dir={parts}", "resume=true"), say=lambda _: None, max_epochs=epochs)
+    assert same(weights(whole), weights(parts))
+    for name in ("train/loss", "val/mse", "val/pearson"):
+        assert curves(whole / "metrics.csv")[name] == curves(parts / "metrics.csv")[name]
 
 
 def test_rates_and_metrics_are_logged(finished: Path) -> None:

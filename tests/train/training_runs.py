@@ -176,6 +176,6 @@ def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: flo
     compared = [
         (t, b[name])
         for name, t in a.items()
-        if isinstance(t, torch.Tensor) and t.numel() and not name.endswith(("pool.gate.2.bias", "pool.transform.bias"))
+        if name.startswith("model.") and t.numel() and not name.endswith(("pool.gate.2.bias", "pool.transform.bias"))
     ]
     return all(bool(((x - y).abs() <= tolerance * x.abs().max().clamp(min=0.01)).all()) for x, y in compared)

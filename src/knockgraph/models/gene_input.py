@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,17 +11,21 @@ from torch import Tensor, nn
 from knockgraph.errors import StrategyError
 from knockgraph.graph import CellGraph
 
+_START = 0.01  # size of the state before it is normalised
+
 
 class GeneInput(nn.Module):
     r"""Learned embedding, given features, or both, through two layers,
 
-    .. math:: u = W_1 [e;\ f] + b_1, \qquad
-        x = \mathrm{LayerNorm}\bigl(u + W_2\, \mathrm{GELU}(\mathrm{LayerNorm}(u)) + b_2\bigr).
+    .. math:: u = e + F f, \qquad x = \mathrm{LayerNorm}\bigl(u + W_2\, \mathrm{GELU}(W_1 u + b_1) + b_2\bigr).
 
-    The second layer only adds to the first, and the embedding starts small, so that a few hundred steps move it far: on
-    the demo cell both were needed to get past a plateau. A learned embedding says nothing about genes that no training
-    sample deletes or reaches; those need features. Features are standardised per column; they belong to the cell graph
-    and are not part of a checkpoint.
+    The two layers start as the identity (:math:`W_2 = 0`), and e and F start small. Interactions are products of gene
+    states, and these are learned one direction after another: a random map in front of them, or an embedding that a few
+    hundred steps cannot turn round, leaves the states with a single direction for long. On the demo cell two plain
+    layers stayed near a held-out correlation of 0.57 (one direction), these go on.
+
+    A learned embedding says nothing about genes that no training sample deletes or reaches; those need features.
+    Features are standardised per column; they belong to the cell graph and are not part of a checkpoint.
 
     Args:
         graph: The cell graph.
@@ -45,24 +50,30 @@ class GeneInput(nn.Module):
         self.embedding = nn.Parameter(torch.empty(graph.num_genes, channels)) if embedding else None
         given = torch.cat([graph.features[name].double() for name in features], 1) if features else None
         self.register_buffer("features", None if given is None else _standardised(given).float(), persistent=False)
-        width = channels * embedding + (0 if given is None else given.shape[1])
-        self.first = nn.Linear(width, channels)
-        self.norm_first = nn.LayerNorm(channels)
+        self.project = None if given is None else nn.Linear(given.shape[1], channels, bias=False)
+        self.first = nn.Linear(channels, channels)
         self.second = nn.Linear(channels, channels)
-        self.norm_second = nn.LayerNorm(channels)
+        self.norm = nn.LayerNorm(channels)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Start anew."""
         if self.embedding is not None:
-            nn.init.normal_(self.embedding, std=0.03)
-        for module in (self.first, self.norm_first, self.second, self.norm_second):
-            module.reset_parameters()
+            nn.init.normal_(self.embedding, std=_START)
+        if self.project is not None:
+            nn.init.normal_(self.project.weight, std=_START / math.sqrt(self.project.in_features))
+        self.first.reset_parameters()
+        nn.init.zeros_(self.second.weight)
+        nn.init.zeros_(self.second.bias)
+        self.norm.reset_parameters()
 
     def forward(self) -> Tensor:
         """See the formula above."""
-        u = self.first(torch.cat([part for part in (self.embedding, self.features) if part is not None], 1))
-        x: Tensor = self.norm_second(u + self.second(nn.functional.gelu(self.norm_first(u))))
+        u = self.embedding
+        if self.project is not None:
+            projected = self.project(self.features)
+            u = projected if u is None else u + projected
+        x: Tensor = self.norm(u + self.second(nn.functional.gelu(self.first(u))))
         return x
 
 

@@ -14,7 +14,6 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "aggregation": "sum",
             "activation": "relu",
             "local": False,
-            "gain": 3.0,
         },
         # The reference project's settings.
         "reference": {

@@ -146,16 +146,14 @@ class PairwiseAggregation(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew: He's uniform weights, no bias in the pairs' MLPs."""
+        """Start anew, each MLP as two ``nn.Linear`` do."""
         _, channels, hidden = self.weight_first.shape
-        for weight, fan_in in (
-            (self.weight_first, 2 * channels),
-            (self.weight_second, 2 * channels),
-            (self.weight_out, hidden),
+        for fan_in, parameters in (
+            (2 * channels, (self.weight_first, self.weight_second, self.bias_in)),
+            (hidden, (self.weight_out, self.bias_out)),
         ):
-            nn.init.uniform_(weight, -math.sqrt(6 / fan_in), math.sqrt(6 / fan_in))
-        nn.init.zeros_(self.bias_in)
-        nn.init.zeros_(self.bias_out)
+            for parameter in parameters:
+                nn.init.uniform_(parameter, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
         for module in (*self.scorer, self.norm):
             if isinstance(module, (nn.Linear, nn.LayerNorm)):
                 module.reset_parameters()

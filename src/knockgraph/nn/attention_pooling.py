@@ -9,11 +9,11 @@ from torch import Tensor, nn
 class AttentionPooling(nn.Module):
     r"""A mean over the rows that are kept, weighted by attention,
 
-    .. math:: z_b = \sum_i \frac{m_{ib} \exp g(x_{ib})}{\sum_j m_{jb} \exp g(x_{jb})}\; t(x_{ib}),
+    .. math:: z_b = \sum_i \frac{m_{ib} \exp g(x_{ib})}{\sum_j m_{jb} \exp g(x_{jb})}\; x_{ib},
 
-    with a gate :math:`g` (2-layer MLP) and a linear transform :math:`t`. What is in a row that is left out
-    (even NaN) does not matter; a sample without any row gets 0. Weights and sums are float32 (float64 for float64)
-    also under autocast: what is learned from is the small difference between two such means.
+    with a gate :math:`g` (2-layer MLP). What is in a row that is left out (even NaN) does not matter; a sample without
+    any row gets 0. Weights and sums are float32 (float64 for float64) also under autocast: what is learned from is the
+    small difference between two such means.
 
     Args:
         channels: Channels of x.
@@ -26,7 +26,6 @@ class AttentionPooling(nn.Module):
         super().__init__()
         hidden = max(channels // 2, 1)
         self.gate = nn.Sequential(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, 1))
-        self.transform = nn.Linear(channels, channels)
 
     def reset_parameters(self) -> None:
         """Start anew."""
@@ -41,7 +40,7 @@ class AttentionPooling(nn.Module):
         # Not -inf: a sample without any row would become NaN.
         logits = logits.masked_fill(~keep, torch.finfo(logits.dtype).min)
         weight = torch.where(keep, logits.softmax(0), logits.new_zeros(()))
-        return (weight.unsqueeze(-1) * at_least_float32(self.transform(x))).sum(0)
+        return (weight.unsqueeze(-1) * at_least_float32(x)).sum(0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.gate[0].in_features})"

@@ -31,15 +31,11 @@ class GroupedLinear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew: He's uniform weights, no bias.
-
-        The smaller weights and random biases of ``nn.Linear`` let a deep MLP forget its input at the start: all genes
-        would look the same.
-        """
-        bound = math.sqrt(6 / max(self.weight.shape[1], 1))
+        """Start anew, each group as ``nn.Linear`` does."""
+        bound = 1 / math.sqrt(max(self.weight.shape[1], 1))
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
-            nn.init.zeros_(self.bias)
+            nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
         """See the formula above."""

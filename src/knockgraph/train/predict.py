@@ -51,7 +51,8 @@ def predict(
     if strategy is not None:
         # What a deletion means is part of the model; all other options belong to the strategy that it trained with.
         meaning = {k: v for k, v in config.strategy.options.items() if k == "direction"}
-        task.strategy = named("strategy", strategies.create, strategy, graph, **meaning)
+        other = named("strategy", strategies.create, strategy, graph, **meaning)
+        task.strategy = other.double() if config.trainer.precision == "64-true" else other
     if not task.strategy.exact:
         say(f"note: the strategy {task.strategy.name} is approximate with these options")
     task = task.to(device)

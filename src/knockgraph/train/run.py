@@ -28,7 +28,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
@@ -38,6 +38,7 @@ from knockgraph.errors import FileFormatError, GeneListMismatchError, Knockgraph
 from knockgraph.train import checkpoints, memory
 from knockgraph.train.config import Config, ConfigError, dump, load
 from knockgraph.train.data import TrainingData
+from knockgraph.train.metrics_file import MetricsFile, cut
 from knockgraph.train.task import Task, fingerprint
 
 Say = Callable[[str], None]
@@ -147,6 +148,7 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
     trainer = _trainer(config, directory, folder)
     if main:
         _write_directory(config, data, directory)
+        cut(directory / "metrics.csv", 0 if resume_from is None else int(checkpoints.load(resume_from)["global_step"]))
         task.strategy.prepare(data.bound, directory / "store")
         _announce(config, data, task, directory, say)
     start = time.perf_counter()
@@ -155,7 +157,8 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
     if main:
         from knockgraph.train.evaluate import finish
 
-        finish(config, data, task, directory, seconds, say)
+        # Lightning has moved the task back to the host; the test part is predicted where it was trained.
+        finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
     return directory
 
 
@@ -225,7 +228,7 @@ def _trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
     if config.strategy.name.startswith("stored-"):
         callbacks.append(SharedStore(directory / "store"))
     loggers: list[Logger] = [
-        CSVLogger(directory, name="", version="", flush_logs_every_n_steps=t.log_every_n_steps),
+        MetricsFile(directory, t.log_every_n_steps),
         TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"),
     ]
     if config.logging.wandb != "off":
@@ -333,8 +336,6 @@ def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
             "put the graph of that run back"
         )
     task = Task(config, graph, LabelTransform.from_state_dict(about["transform"]))
-    if config.trainer.precision == "64-true":
-        task = task.double()
     try:
         task.load_state_dict(state["state_dict"])
     except RuntimeError as error:

@@ -41,6 +41,8 @@ class Task(LightningModule):
         self.model = named("model", models.create, config.model.name, graph, **config.model.options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.loss = named("loss", losses.create, config.loss.name, **config.loss.options)
+        if config.trainer.precision == "64-true":
+            self.double()  # here, not by Lightning: it restores a checkpoint before it converts, in float32
         # The tables are the same everywhere by construction; DDP must not send them around.
         self._ddp_params_and_buffers_to_ignore = [f"strategy.{name}" for name, _ in self.strategy.named_buffers()]
         self._open = contextlib.ExitStack()

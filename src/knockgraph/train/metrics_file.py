@@ -1,0 +1,64 @@
+"""``metrics.csv`` of a run: a resumed run continues it. Lightning's own logger would delete it and start anew."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+
+from knockgraph.container import atomic_write
+
+
+class MetricsFile(CSVLogger):
+    """One row per logged step and epoch.
+
+    Args:
+        directory: The run directory.
+        every_n_steps: Steps between two writes to disk.
+    """
+
+    def __init__(self, directory: Path, every_n_steps: int) -> None:
+        super().__init__(directory, name="", version="", flush_logs_every_n_steps=every_n_steps)
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The writer, made when it is first needed."""
+        if self._experiment is None:
+            self._experiment = _Writer(self.log_dir)
+        return self._experiment
+
+
+class _Writer(ExperimentWriter):
+    def __init__(self, log_dir: str) -> None:
+        super().__init__(log_dir)
+        self.metrics_keys = _header(Path(self.metrics_file_path))
+
+    def _check_log_dir_exists(self) -> None:
+        """Where Lightning deletes an existing file."""
+
+
+def cut(path: Path, step: int) -> None:
+    """Leave out the rows from ``step`` on: what a run did after the checkpoint from which it is resumed."""
+    names = _header(path)
+    if not names:
+        path.unlink(missing_ok=True)
+        return
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if (row["step"] or "").isdecimal() and int(row["step"]) < step]
+    with atomic_write(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _header(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        names = next(csv.reader(file), [])
+    return names if "step" in names else []
