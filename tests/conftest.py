@@ -8,3 +8,11 @@ import torch
 # Triton reads this once, when it is imported, and PyG imports it: some other test may do so long before tests/ops.
 if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Continuous integration checks a change, it does not search: the same examples for the same code. Locally, and with
+# `make test-full`, hypothesis draws new ones each time.
+if os.environ.get("CI"):
+    from hypothesis import settings
+
+    settings.register_profile("ci", derandomize=True)
+    settings.load_profile("ci")
