@@ -93,7 +93,7 @@ class SchedulerConfig:
 class TrainerConfig:
     """How long, where, and with what care."""
 
-    max_epochs: int = 6
+    max_epochs: int = 5
     max_steps: int = -1
     accelerator: str = "auto"  # auto | cpu | gpu
     devices: int = 1
