@@ -136,13 +136,12 @@ class BoundScreen:
         start = self.ptr[at]
         count = self.ptr[at + 1] - start
         ptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
-        shift = torch.repeat_interleave(start - ptr[:-1], count, output_size=total)
-        entry = torch.arange(total, device=self.device) + shift
-        local = torch.arange(n, device=self.device) % batch_size
+        entry = torch.arange(total, device=self.device) + _repeat(start - ptr[:-1], count, total)
+        sample = _repeat(torch.arange(n, device=self.device) % batch_size, count, total)
         parts = zip(
             torch.split(self.indices[entry].long(), lengths),
             _cut_pointer(ptr, batch_size),
-            torch.split(torch.repeat_interleave(local, count, output_size=total), lengths),
+            torch.split(sample, lengths),
             torch.split(self.experiment[at], sizes),
             torch.split(self.values[at], sizes),
             torch.split(self.stat_values[at], sizes),
@@ -163,6 +162,13 @@ class BoundScreen:
             )
             for indices, pointer, sample, experiment, values, stats in parts
         ]
+
+
+def _repeat(values: Tensor, count: Tensor, total: int) -> Tensor:
+    """``repeat_interleave``; on the host by numpy, because torch starts all its threads for it, however short it is."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.repeat(values.numpy(), count.numpy()))
+    return torch.repeat_interleave(values, count, output_size=total)
 
 
 def _upload(rows: Ints, device: torch.device) -> Tensor:

@@ -41,6 +41,11 @@ class _Writer(ExperimentWriter):
     def _check_log_dir_exists(self) -> None:
         """Where Lightning deletes an existing file."""
 
+    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+        """A new metric, a new column; a run that is killed here must not lose the rows."""
+        path = Path(self.metrics_file_path)
+        _write(path, fieldnames, _rows(path))
+
 
 def cut(path: Path, step: int) -> None:
     """Leave out the rows from ``step`` on: what a run did after the checkpoint from which it is resumed."""
@@ -48,8 +53,15 @@ def cut(path: Path, step: int) -> None:
     if not names:
         path.unlink(missing_ok=True)
         return
+    _write(path, names, [row for row in _rows(path) if (row["step"] or "").isdecimal() and int(row["step"]) < step])
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if (row["step"] or "").isdecimal() and int(row["step"]) < step]
+        return list(csv.DictReader(file))
+
+
+def _write(path: Path, names: list[str], rows: list[dict[str, str]]) -> None:
     with atomic_write(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names, extrasaction="ignore")
         writer.writeheader()

@@ -182,7 +182,8 @@ def _fit(
         if not trainer.interrupted:
             raise
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        resumable = (directory / "checkpoints" / checkpoints.LAST).is_file()
+        names = (checkpoints.LAST, checkpoints.PREVIOUS)  # the last may just have been being replaced
+        resumable = any((directory / "checkpoints" / name).is_file() for name in names)
         raise InterruptedRun(directory, resumable) from None
     finally:
         data.close()
