@@ -288,7 +288,8 @@ def train(
     if show:
         out.print(dump(config), markup=False)
         return
-    from knockgraph.train.run import InterruptedRun, is_main_process
+    from knockgraph.train.interrupt import InterruptedRun
+    from knockgraph.train.run import is_main_process
     from knockgraph.train.run import train as run
 
     try:

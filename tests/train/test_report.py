@@ -162,6 +162,15 @@ def test_train_writes_json(tmp_path: Path, command: Command) -> None:
     }
 
 
+def test_a_failure_is_no_interruption(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr("knockgraph.models.toy.AdditiveModel.forward", fail)
+    _, err = command("train", f"run_dir={tmp_path}/run", *LEAST, code=70)
+    assert "internal error: RuntimeError: shapes do not fit" in err
+
+
 LONG = ["trainer.max_epochs=1000", "trainer.checkpoint_every_n_steps=5"]
 
 
@@ -210,3 +219,18 @@ def test_control_c_before_the_first_checkpoint(
     _, err = command("train", f"run_dir={tmp_path}/run", *LEAST, code=130)
     assert "interrupted; there is no checkpoint yet, start anew" in err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # the next Ctrl-C is heard, too
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("workers", [0, 2])
+def test_control_c_at_any_moment(tmp_path: Path, workers: int) -> None:
+    """In the middle of a step it could leave TensorBoard's queue locked, and the run waited for it for ever."""
+    for number in range(4 if workers else 20):
+        directory = tmp_path / str(number)
+        started = Started("train", f"run_dir={directory}", *TINY, *LONG, f"loader.num_workers={workers}")
+        wait_for_steps(started, directory, 5)
+        time.sleep(0.01 * number)
+        assert started.process.pid is not None
+        os.kill(started.process.pid, signal.SIGINT)
+        started.process.join(15)
+        assert "interrupted; continue with" in started.wait(code=130).stderr

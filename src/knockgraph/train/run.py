@@ -18,7 +18,6 @@ import json
 import logging
 import math
 import os
-import signal
 import time
 import warnings
 from collections.abc import Callable
@@ -38,26 +37,13 @@ from knockgraph.errors import FileFormatError, GeneListMismatchError, Knockgraph
 from knockgraph.train import checkpoints, memory
 from knockgraph.train.config import Config, ConfigError, dump, load
 from knockgraph.train.data import TrainingData
+from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.metrics_file import MetricsFile, cut
 from knockgraph.train.task import Task, fingerprint
 
 Say = Callable[[str], None]
 _BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
 _BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}
-
-
-class InterruptedRun(KeyboardInterrupt):
-    """Ctrl-C during training.
-
-    Args:
-        directory: The run directory.
-        resumable: Whether it holds a checkpoint.
-    """
-
-    def __init__(self, directory: Path, resumable: bool) -> None:
-        super().__init__()
-        self.directory = directory
-        self.resumable = resumable
 
 
 class SharedStore(pl.Callback):
@@ -174,19 +160,24 @@ def _silent(text: str) -> None:
 def _fit(
     config: Config, trainer: pl.Trainer, task: Task, data: TrainingData, directory: Path, resume_from: Path | None
 ) -> None:
-    place = memory.explained(config.loader.batch_size, config.strategy.name, trainer.strategy.root_device)
+    interrupt = Interrupt()
+    trainer.callbacks.append(interrupt)  # type: ignore[attr-defined]
+    memory_of = memory.explained(config.loader.batch_size, config.strategy.name, trainer.strategy.root_device)
     try:
-        with place:
+        with interrupt.listening(), memory_of:
             trainer.fit(task, datamodule=data, ckpt_path=None if resume_from is None else str(resume_from))
-    except SystemExit:  # Lightning's answer to Ctrl-C, after it has told SIGINT to be ignored
+    except SystemExit:  # Lightning's answer to a KeyboardInterrupt
         if not trainer.interrupted:
             raise
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        names = (checkpoints.LAST, checkpoints.PREVIOUS)  # the last may just have been being replaced
-        resumable = any((directory / "checkpoints" / name).is_file() for name in names)
-        raise InterruptedRun(directory, resumable) from None
+        interrupt.asked = True
+    except RuntimeError as error:  # a loader's worker heard Ctrl-C, too, and is missed
+        if not interrupt.asked or isinstance(error, KnockgraphError):
+            raise
     finally:
         data.close()
+    if interrupt.asked:
+        names = (checkpoints.LAST, checkpoints.PREVIOUS)  # the last may just have been being replaced
+        raise InterruptedRun(directory, any((directory / "checkpoints" / name).is_file() for name in names))
 
 
 def _check_processes(config: Config) -> None:
