@@ -1,0 +1,83 @@
+"""The command line: one thin function per command, one file per group."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from knockgraph.cli.bench import bench_app
+from knockgraph.cli.graph import graph_app
+from knockgraph.cli.screen import screen_app
+from knockgraph.cli.terminal import HELP, Json, err, out, write_json
+from knockgraph.cli.train import evaluate, predict, train
+from knockgraph.errors import KnockgraphError
+
+app = typer.Typer(help="Graph neural networks on each gene deletion's own copy of one shared cell graph.", **HELP)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
+app.command()(evaluate)
+app.command()(predict)
+app.add_typer(bench_app, name="bench")
+app.add_typer(graph_app, name="graph")
+app.add_typer(screen_app, name="screen")
+
+
+@app.command()
+def doctor(json_: Json = None) -> None:
+    """Show versions and devices, find the usual troubles, and run a one-second self test."""
+    from dataclasses import asdict
+
+    from knockgraph.doctor import examine
+
+    findings = examine()
+    mark = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for f in findings:
+        table.add_row(mark[f.status], f.name, f.detail + (f" → {f.fix}" if f.fix else ""))
+    out.print(table)
+    write_json(json_, {"findings": [asdict(f) for f in findings]})
+    if any(f.status == "problem" for f in findings):
+        raise typer.Exit(1)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from knockgraph import __version__
+
+        out.print(f"knockgraph {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors (may stand anywhere).")] = False,
+) -> None:
+    del version, debug  # --version acts in its callback, --debug is read by main() before anything can fail
+
+
+def main() -> None:
+    """Entry point: errors become one sentence and a non-zero exit code."""
+    debug = "--debug" in sys.argv
+    sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    try:
+        app()
+    except KnockgraphError as error:
+        if debug:
+            raise
+        err.print(f"[red]error:[/] {escape(str(error))}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        err.print("interrupted")
+        sys.exit(130)
+    except Exception as error:
+        if debug:
+            raise
+        what = escape(f"{type(error).__name__}: {error}")
+        err.print(f"[red]internal error:[/] {what}; run the command again with --debug and report what it shows")
+        sys.exit(70)

@@ -1,0 +1,124 @@
+"""``knockgraph bench``: measure, side by side in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from knockgraph.cli.terminal import HELP, Json, Scale, check_device, err, out, write_json, write_text
+from knockgraph.errors import KnockgraphError
+
+if TYPE_CHECKING:
+    import torch
+
+bench_app = typer.Typer(help="Measure, side by side in one run.", **HELP)
+
+
+@bench_app.command("loader")
+def bench_loader(
+    scale: Annotated[Scale, typer.Option(help="Which built-in cell.")] = Scale.yeast,
+    experiments: Annotated[
+        list[int] | None, typer.Option(help="Screen sizes; default: the demo's, or 332,313 and 20,000,000 for yeast.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch.")] = 28,
+    workers: Annotated[int, typer.Option(help="Worker processes of the variants with workers.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu or cuda: where the resident variant keeps the screen.")] = "cpu",
+    pyg_samples: Annotated[int, typer.Option(help="Experiments that PyG's loader is timed on.")] = 20_000,
+    json_: Json = None,
+) -> None:
+    """Samples per second of the flat loader and of PyG's, on the same screen."""
+    from knockgraph import demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
+    from knockgraph.bench.loader import bench_loader as run
+
+    check_device(device)
+    graph = demo_cell() if scale is Scale.demo else yeast_scale_cell()
+    make = demo_screen if scale is Scale.demo else yeast_scale_screen
+    runs: list[dict[str, Any]] = []
+    for count in experiments or ([8_000] if scale is Scale.demo else [332_313, 20_000_000]):
+        with err.status("making the screen") as status:
+            screen = make(count)
+            report = run(
+                graph, screen, batch_size, workers, device, pyg_samples, lambda t: status.update(f"timing {t}")
+            )
+        runs.append(report)
+        del screen
+        out.print(
+            f"[bold]{report['experiments']:,} experiments[/], batch {batch_size}: the screen takes "
+            f"{report['screen_bytes'] / 1e6:,.1f} MB, the process at most {report['peak_process_bytes'] / 1e9:.2f} GB"
+        )
+        slowest = min(r["samples_per_s"] for r in report["results"])
+        table = Table("loader", box=None, pad_edge=False)
+        for heading in ("samples/s", "batches/s", "timed on", "relative"):
+            table.add_column(heading, justify="right")
+        for r in report["results"]:
+            table.add_row(
+                r["name"],
+                f"{r['samples_per_s']:,.0f}",
+                f"{r['batches_per_s']:,.0f}",
+                f"{r['samples']:,}",
+                f"{r['samples_per_s'] / slowest:,.1f}×",
+            )
+        out.print(table)
+    write_json(json_, {"benchmark": "loader", "runs": runs})
+
+
+@bench_app.command("strategies")
+def bench_strategies(
+    scale: Annotated[Scale, typer.Option(help="Which built-in cell.")] = Scale.demo,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    batch_size: Annotated[int, typer.Option(help="Samples; the wild type is added as one more column.")] = 28,
+    channels: Annotated[int, typer.Option(help="Channels of the features.")] = 64,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float64; default bfloat16 on cuda.")] = "",
+    only: Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")] = None,
+    repeats: Annotated[int, typer.Option(help="Timed rounds, after the warm-up.")] = 5,
+    workers: Annotated[int, typer.Option(help="Workers that the collation of worker strategies is spread over.")] = 2,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the times to this SVG file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    json_: Json = None,
+) -> None:
+    """Time, memory, bytes moved and host syncs of all eleven strategies on the same layer, in one run.
+
+    Example: knockgraph bench strategies --scale demo --json strategies.json
+    """
+    from knockgraph import PerturbationBatch, demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
+    from knockgraph.bench.strategies import bench_strategies as run
+    from knockgraph.report import strategies as report_strategies
+
+    check_device(device)
+    kind = _dtype(dtype or ("bfloat16" if device == "cuda" else "float32"))
+    with err.status("making the cell") as status:
+        graph = demo_cell() if scale is Scale.demo else yeast_scale_cell()
+        screen = demo_screen() if scale is Scale.demo else yeast_scale_screen(20_000)
+        triples = (screen.genotypes.size == 3).nonzero()[0][:batch_size]
+        batch: PerturbationBatch = screen.bind(graph).batch(triples).with_wild_type()
+        report = run(
+            graph, batch, device, channels, kind, repeats, workers, only, lambda text: status.update(f"timing {text}")
+        )
+    out.print(report_strategies.conditions(report))
+    table = Table(report_strategies.HEADINGS[0], box=None, pad_edge=False)
+    for heading in report_strategies.HEADINGS[1:]:
+        table.add_column(heading, justify="right")
+    skipped = []
+    for row in report_strategies.rows(report):
+        if len(row) == len(report_strategies.HEADINGS):
+            table.add_row(*row)
+        else:
+            skipped.append(f"{row[0]}: {row[1]}")
+    out.print(table)
+    for line in [*skipped, *report_strategies.disk(report), *report_strategies.errors(report)]:
+        out.print(line)
+    write_text(plot, report_strategies.picture, report)
+    write_text(html, report_strategies.html, report)
+    write_json(json_, report)
+
+
+def _dtype(name: str) -> torch.dtype:
+    import torch
+
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+    if name not in known:
+        raise KnockgraphError(f"--dtype {name!r} is not known: use {', '.join(known)}")
+    return known[name]

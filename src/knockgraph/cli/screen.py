@@ -1,0 +1,182 @@
+"""``knockgraph screen``: tables of experiments."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json
+from knockgraph.errors import KnockgraphError
+
+if TYPE_CHECKING:
+    from knockgraph.screen import Screen
+
+screen_app = typer.Typer(help="Import, look at and split screens (tables of experiments).", **HELP)
+
+
+class ScreenSource(StrEnum):
+    """Where a screen comes from."""
+
+    demo = "demo"
+    yeast_scale = "yeast-scale"
+    table = "table"
+
+
+class SplitKind(StrEnum):
+    """How experiments are shared out over train, val and test."""
+
+    random = "random"
+    genotype = "genotype"
+    unseen_genes = "unseen-genes"
+    k_fold = "k-fold"
+
+
+class Unseen(StrEnum):
+    """How many genes of a test genotype are unseen in training."""
+
+    one = "one"
+    any = "any"
+    all = "all"
+
+
+@screen_app.command("import")
+def screen_import(
+    name: Annotated[ScreenSource, typer.Argument(help="demo and yeast-scale are built in; table reads --from.")],
+    output: Output,
+    from_: From = None,
+    merge: Annotated[
+        str, typer.Option(help="Merge repeated genotypes by: mean, median or first; 'no' keeps all.")
+    ] = "no",
+    experiments: Annotated[int | None, typer.Option(help="How many, for the built-in screens.")] = None,
+    seed: Seed = 0,
+    json_: Json = None,
+) -> None:
+    """Turn a table of experiments into a screen file (Parquet).
+
+    [bold]table[/] reads CSV, TSV or Parquet with a column [bold]genotype[/] (genes joined by +, WT for the wild type)
+    and one numeric column per phenotype.
+
+    Example: knockgraph screen import table --from my.csv -o my.parquet
+    """
+    from knockgraph.screen.summary import summarise
+
+    screen = _import(name, from_, experiments, seed)
+    before = screen.duplicates()
+    if merge != "no":
+        screen = screen.merge_duplicates(merge)  # type: ignore[arg-type]
+    screen.save(output)
+    out.print(f"[green]wrote[/] {output}: {screen}")
+    if before.genotypes:
+        what = f"merged by {merge}" if merge != "no" else "kept; merge them with --merge mean"
+        out.print(f"  note: {before.genotypes:,} genotypes were measured more than once ({what})")
+    write_json(json_, {"file": str(output), "merge": merge, **summarise(screen)})
+
+
+@screen_app.command("info")
+def screen_info(
+    file: Annotated[Path, typer.Argument(help="A screen file (Parquet).")],
+    graph: Annotated[Path | None, typer.Option(help="Also check the gene names against this cell graph.")] = None,
+    json_: Json = None,
+) -> None:
+    """Show genotypes, phenotypes and repeated measurements of a screen."""
+    from knockgraph.screen import Screen
+    from knockgraph.screen.summary import summarise
+
+    screen = Screen.load(file)
+    summary = summarise(screen)
+    deletions = ", ".join(f"{count:,} with {size}" for size, count in summary["deletions"].items())
+    out.print(
+        f"[bold]{file}[/]: {summary['experiments']:,} experiments on {summary['genes']:,} genes; deletions: {deletions}"
+    )
+    table = Table("phenotype", box=None, pad_edge=False)
+    for heading in ("measured", "missing", "mean", "std", "min", "max"):
+        table.add_column(heading, justify="right")
+    table.add_column("statistics")
+    for name, f in summary["phenotypes"].items():
+        figures = [f"{f[key]:.4g}" if key in f else "–" for key in ("mean", "std", "min", "max")]
+        table.add_row(name, f"{f['measured']:,}", f"{f['missing']:,}", *figures, ", ".join(f["statistics"]))
+    out.print(table)
+    repeated = summary["duplicates"]
+    if repeated["genotypes"]:
+        out.print(
+            f"{repeated['genotypes']:,} genotypes were measured more than once (at most {repeated['most']} times)"
+        )
+    if graph is not None:
+        summary["binding"] = _binding(screen, graph)
+    write_json(json_, summary)
+
+
+@screen_app.command("split")
+def screen_split(
+    file: Annotated[Path, typer.Argument(help="A screen file (Parquet).")],
+    output: Output,
+    kind: Annotated[SplitKind, typer.Option(help="How to split.")] = SplitKind.genotype,
+    fractions: Annotated[str, typer.Option(help="Shares of train, val and test.")] = "0.8,0.1,0.1",
+    unseen: Annotated[
+        Unseen, typer.Option(help="unseen-genes: how many genes of a test genotype are unseen.")
+    ] = Unseen.one,
+    held_out: Annotated[float, typer.Option(help="unseen-genes: share of genes held out for val and for test.")] = 0.1,
+    folds: Annotated[int, typer.Option(help="k-fold: number of folds.")] = 5,
+    fold: Annotated[int, typer.Option(help="k-fold: which fold tests.")] = 0,
+    subset: Annotated[int | None, typer.Option(help="Use only this many experiments, drawn at random.")] = None,
+    seed: Seed = 0,
+    json_: Json = None,
+) -> None:
+    """Share the experiments out over train, val and test, checked for emptiness and leakage.
+
+    Example: knockgraph screen split demo.parquet --kind unseen-genes -o demo.split
+    """
+    from knockgraph.screen import Screen, splits
+
+    screen = Screen.load(file)
+    if kind is SplitKind.unseen_genes:
+        split = splits.unseen_genes(screen, unseen.value, held_out, seed, subset)
+    elif kind is SplitKind.k_fold:
+        split = splits.k_fold(screen, folds, fold, seed, subset)
+    else:
+        make = splits.random if kind is SplitKind.random else splits.by_genotype
+        split = make(screen, _fractions(fractions), seed, subset)
+    split.save(output)
+    sizes = {part: len(rows) for part, rows in split.parts.items()}
+    left = f", {split.about['left_out']:,} left out" if split.about["left_out"] else ""
+    out.print(f"[green]wrote[/] {output}: " + ", ".join(f"{part} {n:,}" for part, n in sizes.items()) + left)
+    write_json(json_, {"file": str(output), "sizes": sizes, **split.about})
+
+
+def _import(name: ScreenSource, from_: Path | None, experiments: int | None, seed: int) -> Screen:
+    if name is ScreenSource.table:
+        from knockgraph.sources.tables import read_screen
+
+        return read_screen(required(from_, "table", "the file"))
+    not_wanted(from_, f"the screen {name}")
+    from knockgraph import demo_screen, yeast_scale_screen
+
+    make = demo_screen if name is ScreenSource.demo else yeast_scale_screen
+    return make(seed=seed) if experiments is None else make(experiments, seed)
+
+
+def _binding(screen: Screen, file: Path) -> dict[str, Any]:
+    """How the names of a screen fit a graph, reported, never an error."""
+    from dataclasses import asdict
+
+    from knockgraph.graph import CellGraph
+
+    report = screen.bind(CellGraph.load(file), unknown="drop", missing="drop").report
+    out.print(f"{report.bound:,} of {report.experiments:,} experiments bind to {file}")
+    if report.unknown_genes:
+        shown = ", ".join(report.unknown_genes[:20]) + (" …" if len(report.unknown_genes) > 20 else "")
+        out.print(
+            f"  {len(report.unknown_genes)} names do not resolve ({report.with_unknown_genes:,} experiments): {shown}"
+        )
+    return asdict(report)
+
+
+def _fractions(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise KnockgraphError(f"--fractions {text!r} must be three numbers such as 0.8,0.1,0.1") from error

@@ -1,0 +1,114 @@
+"""``knockgraph train``, ``evaluate``, ``predict``: from a config to a result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from knockgraph.cli.terminal import Json, check_device, err, out, write_json
+
+
+def train(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Hydra overrides: key=value …", show_default=False)
+    ] = None,
+    json_: Json = None,
+) -> None:
+    """Train a model; without arguments the demo cell, in under a minute on two cores.
+
+    Every key of the config can be changed: [bold]knockgraph train model=dango trainer.max_epochs=20 run_dir=runs/my[/].
+    Continue an interrupted run with [bold]run_dir=runs/my resume=true[/]. The keys are explained in the YAML files of
+    knockgraph/conf; [bold]knockgraph train --cfg[/] shows the composed config and stops.
+    """
+    words = list(overrides or [])
+    if "-m" in words or "--multirun" in words:
+        from knockgraph.train.multirun import multirun
+
+        multirun(words)
+        return
+    from knockgraph.train.config import compose, dump
+
+    show = "--cfg" in words
+    config = compose([word for word in words if word != "--cfg"])
+    if show:
+        out.print(dump(config), markup=False)
+        return
+    from knockgraph.train.interrupt import InterruptedRun
+    from knockgraph.train.run import is_main_process
+    from knockgraph.train.run import train as run
+
+    try:
+        given = any(word.startswith("trainer.max_epochs=") for word in words)
+        directory = run(config, lambda text: out.print(escape(text)), config.trainer.max_epochs if given else None)
+    except InterruptedRun as stopped:
+        todo = f"continue with: knockgraph train run_dir={stopped.directory} resume=true"
+        err.print(escape(f"interrupted; {todo if stopped.resumable else 'there is no checkpoint yet, start anew'}"))
+        raise typer.Exit(130) from None
+    if is_main_process():
+        write_json(json_, {"run_dir": str(directory), **json.loads((directory / "result.json").read_text())})
+
+
+Run = Annotated[Path, typer.Argument(help="A run directory made by 'knockgraph train'.")]
+Which = Annotated[str, typer.Option("--checkpoint", help="best-mse, best-pearson or last.")]
+
+
+def evaluate(
+    run: Run,
+    part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    checkpoint: Which = "best-mse",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json_: Json = None,
+) -> None:
+    """Metrics of a run on one part of its split, against the baselines."""
+    from knockgraph.train.evaluate import evaluate as measure
+    from knockgraph.train.run import finite, quiet
+
+    check_device(device)
+    quiet()
+    write_json(json_, finite(measure(run, part, checkpoint, lambda text: out.print(escape(text)), device)))
+
+
+def predict(
+    run: Run,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Parquet file to write.")] = None,
+    genes: Annotated[
+        list[str] | None, typer.Option(help="One genotype: gene names joined by commas; repeatable.")
+    ] = None,
+    screen: Annotated[
+        Path | None, typer.Option(help="A screen file, or a table (CSV, TSV, Parquet) with genotypes.")
+    ] = None,
+    all_pairs: Annotated[
+        Path | None, typer.Option(help="All pairs of the genes in this file (one name per line).")
+    ] = None,
+    all_triples: Annotated[Path | None, typer.Option(help="All triples of the genes in this file.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples at once; default: what fits the memory.")] = None,
+    strategy: Annotated[str, typer.Option(help="Predict with another strategy than trained with.")] = "",
+    checkpoint: Which = "best-mse",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json_: Json = None,
+) -> None:
+    """Predict phenotypes of genotypes, with gene names and in original units.
+
+    Example: knockgraph predict runs/my --genes TFC3,YBR002W --genes YAL001C -o out.parquet
+    """
+    from knockgraph.train.predict import predict as run_predict
+
+    check_device(device)
+    summary = run_predict(
+        run,
+        output,
+        genes=genes,
+        screen=screen,
+        all_pairs=all_pairs,
+        all_triples=all_triples,
+        batch_size=batch_size,
+        strategy=strategy or None,
+        which=checkpoint,
+        device=device,
+        say=typer.echo,  # rich would turn the tabs into blanks
+    )
+    write_json(json_, summary)
