@@ -63,3 +63,7 @@ class NotPreparedError(KnockgraphError, RuntimeError):
 
 class StrategyError(KnockgraphError, ValueError):
     """A strategy was given an option, or used in a way, that it does not allow."""
+
+
+class ModelError(KnockgraphError, ValueError):
+    """A model or layer was given an option, or perturbed graphs, that it cannot work with."""

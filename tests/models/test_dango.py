@@ -165,9 +165,9 @@ def test_wrong_use() -> None:
     graph = cell()
     batch = batch_of()
     model = models.create("dango", graph, **BASE)
-    with pytest.raises(kg.StrategyError, match=r"give it strategy\(batch.only_wild_type\(\)\)"):
+    with pytest.raises(kg.ModelError, match=r"give it strategy\(batch.only_wild_type\(\)\)"):
         model(kg.strategies.create("node-mask", graph)(batch.with_wild_type()), batch)
-    with pytest.raises(kg.StrategyError, match="zero_weight names 'physical', which is not among string_coexpression"):
+    with pytest.raises(kg.ModelError, match="zero_weight names 'physical', which is not among string_coexpression"):
         models.create("dango", graph, zero_weight={"physical": 0.5}, **BASE)
-    with pytest.raises(kg.StrategyError, match="no relation 'x'"):
+    with pytest.raises(kg.ModelError, match="no relation 'x'"):
         models.create("dango", graph, relations=["x"], **BASE)

@@ -127,9 +127,9 @@ def test_the_cached_wild_type_equals_the_column_until_the_weights_change() -> No
     assert column.exact
     assert not cached.exact
     batch = batch_of()
-    with pytest.raises(kg.StrategyError, match="refresh_wild_type"):
+    with pytest.raises(kg.ModelError, match="refresh_wild_type"):
         cached(strategy(batch), batch)
-    with pytest.raises(kg.StrategyError, match="no wild-type column"):
+    with pytest.raises(kg.ModelError, match="no wild-type column"):
         cached.refresh_wild_type(strategy(batch))
     cached.refresh_wild_type(strategy(batch.only_wild_type()))
     expected = predict(column, strategy, batch).values
@@ -205,13 +205,13 @@ def test_the_reference_preset_is_the_one_of_the_specification() -> None:
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(kg.StrategyError, match=message):
+    with pytest.raises(kg.ModelError, match=message):
         models.create("hetero", cell(), **{**BASE, **options})
 
 
 def test_metabolism_without_a_metabolism() -> None:
     graph = kg.CellGraph(["a", "b"], {"r": torch.tensor([[0], [1]])})
-    with pytest.raises(kg.StrategyError, match="this cell graph has no metabolism"):
+    with pytest.raises(kg.ModelError, match="this cell graph has no metabolism"):
         models.create("hetero", graph, metabolism=True)
 
 
@@ -219,7 +219,7 @@ def test_a_view_without_the_wild_type_is_refused() -> None:
     graph = cell()
     batch = batch_of()
     model = models.create("hetero", graph, **BASE)
-    with pytest.raises(kg.StrategyError, match=r"give it strategy\(batch.with_wild_type\(\)\)"):
+    with pytest.raises(kg.ModelError, match=r"give it strategy\(batch.with_wild_type\(\)\)"):
         model(kg.strategies.create("node-mask", graph)(batch), batch)
 
 

@@ -34,13 +34,13 @@ def test_options_win_over_the_preset() -> None:
 
 
 def test_wrong_names() -> None:
-    with pytest.raises(kg.StrategyError, match="there is no model 'gnn'; use one of hetero, dango"):
+    with pytest.raises(kg.ModelError, match="there is no model 'gnn'; use one of hetero, dango"):
         models.create("gnn", cell())
-    with pytest.raises(kg.StrategyError, match="the model hetero has no preset 'big'; it has small, reference"):
+    with pytest.raises(kg.ModelError, match="the model hetero has no preset 'big'; it has small, reference"):
         models.create("hetero", cell(), preset="big")
-    with pytest.raises(kg.StrategyError, match="the model constant has no preset 'small'; it has none"):
+    with pytest.raises(kg.ModelError, match="the model constant has no preset 'small'; it has none"):
         models.create("constant", cell(), preset="small")
-    with pytest.raises(kg.StrategyError, match="the model dango has no option 'layers'"):
+    with pytest.raises(kg.ModelError, match="the model dango has no option 'layers'"):
         models.create("dango", cell(), layers=3)
 
 

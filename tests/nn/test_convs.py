@@ -212,7 +212,7 @@ def test_shapes_names_and_start(kind: str) -> None:
 
 
 def test_options() -> None:
-    with pytest.raises(kg.StrategyError, match="heads=0, but attention needs at least one"):
+    with pytest.raises(kg.ModelError, match="heads=0, but attention needs at least one"):
         GATv2Conv(IN, OUT, heads=0)
     assert GCNConv(IN, OUT, bias=False).bias is None
     assert GATv2Conv(IN, OUT, bias=False).bias is None

@@ -141,6 +141,31 @@ def test_many_blocks(monkeypatch, relative):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_dot(name, backend, relative):
+    """A product sampled at the entries, against a loop over them; then its gradient."""
+    case, device = CASES[name], _device(backend)
+    upstream, x, y = case.operands()
+    results = []
+    for fast in (False, True):
+        a, b = (one.to(device if fast else "cpu").requires_grad_() for one in (x.clone(), y.clone()))
+        if fast:
+            found = ops.gated_dot(case.operator(device), a, b, **case.masks(device), backend=backend)
+        else:
+            rows = []
+            for source, destination in case.entries.t().tolist():
+                both = torch.ones(case.batch, dtype=torch.bool)
+                for keep, node in ((case.keep_in, source), (case.keep_out, destination)):
+                    both = both if keep is None else both & keep[node]
+                rows.append((a[source] * b[destination])[both].sum())
+            found = torch.stack(rows) if rows else (a.sum() + b.sum()) * torch.zeros(0, dtype=a.dtype)
+        found.backward(upstream.to(found.device))
+        results.append([one.detach().cpu() for one in (found, a.grad, b.grad)])
+    for actual, expected in zip(*results[::-1], strict=True):
+        assert relative(actual, expected) <= TOLERANCE[torch.float64]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_values_of_dead_nodes_reach_nobody(backend):
     case = CASES["random"]
     clean = run(case, torch.float64, backend, _device(backend))
@@ -258,6 +283,8 @@ def test_refuses():
     ]:
         with pytest.raises(StrategyError, match=message):
             ops.gated_spmm(case.operator(), *arguments, **options)
+    with pytest.raises(StrategyError, match=r"y must be torch.float64 \[6, 3, 4\], not torch.float64 \[9, 3, 4\]"):
+        ops.gated_dot(case.operator(), x, x)
 
 
 @pytest.mark.gpu

@@ -163,7 +163,7 @@ def test_options_need_no_plus() -> None:
 )
 def test_unknown_options_are_named(override: str, text: str) -> None:
     config = compose([override])
-    with pytest.raises((ConfigError, kg.StrategyError, losses.LossError), match=text):
+    with pytest.raises((ConfigError, kg.ModelError, kg.StrategyError, losses.LossError), match=text):
         Task(config, kg.demo_cell(), kg.LabelTransform.from_state_dict({"kind": "none", "center": [0], "scale": [1]}))
 
 

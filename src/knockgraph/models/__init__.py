@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from knockgraph.errors import StrategyError
+from knockgraph.errors import ModelError
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.presets import PRESETS
 
@@ -47,12 +47,12 @@ def create(name: str, graph: CellGraph, preset: str | None = None, **options: An
         options: See the model's own docstring; they win over the preset's.
     """
     if name not in _CLASSES:
-        raise StrategyError(f"there is no model {name!r}; use one of {', '.join(_CLASSES)}")
+        raise ModelError(f"there is no model {name!r}; use one of {', '.join(_CLASSES)}")
     chosen: dict[str, Any] = {}
     if preset is not None:
         presets = PRESETS.get(name, {})
         if preset not in presets:
-            raise StrategyError(f"the model {name} has no preset {preset!r}; it has {', '.join(presets) or 'none'}")
+            raise ModelError(f"the model {name} has no preset {preset!r}; it has {', '.join(presets) or 'none'}")
         chosen = presets[preset]
     module, kind = _CLASSES[name]
     try:
@@ -61,5 +61,5 @@ def create(name: str, graph: CellGraph, preset: str | None = None, **options: An
         if "unexpected keyword argument" not in str(error):
             raise
         wrong = str(error).rsplit("argument ", 1)[-1]
-        raise StrategyError(f"the model {name} has no option {wrong}") from None
+        raise ModelError(f"the model {name} has no option {wrong}") from None
     return model

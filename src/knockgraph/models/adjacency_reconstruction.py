@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.graph import Relation
-from knockgraph.ops import GatedOperator
-from knockgraph.ops.gated import _gated_dot
+from knockgraph.ops import GatedOperator, gated_dot
 
 
 class AdjacencyReconstruction(nn.Module):
@@ -61,28 +60,11 @@ class AdjacencyReconstruction(nn.Module):
             h = torch.cat([h, h.new_ones(len(h), 1)], 1)
             w = torch.cat([self.weight, self.bias.unsqueeze(1)], 1)
             everywhere = ((h.t() @ h) * (w.t() @ w)).sum()
-            p = self._at_edges(w, h)
+            p = gated_dot(self.edges, w.unsqueeze(1), h.unsqueeze(1))  # of each edge, in the order of the relation
             a = 1.0 if self.target is None else self.target
             at_edges = ((p - a) ** 2 - self.zero_weight * p**2).sum()
             return (self.zero_weight * everywhere + at_edges) / len(h) ** 2
 
-    def _at_edges(self, w: Tensor, h: Tensor) -> Tensor:
-        """p of each edge, in the order of the relation: a product sampled at the edges."""
-        table, transposed = self.edges.structure.by_destination, self.edges.structure.by_source
-        p: Tensor = _gated_dot(
-            *(table.ptr, table.indices, self.edges.entry_by_destination, table.order),
-            *(transposed.ptr, transposed.indices, self.edges.entry_by_source, transposed.order),
-            *(w.unsqueeze(1), h.unsqueeze(1), None, None),
-            _backend(h.device),
-        )
-        return p
-
     def extra_repr(self) -> str:
         """Shown by ``repr``."""
         return f"{self.edges.num_entries} edges, zero_weight={self.zero_weight}"
-
-
-def _backend(device: torch.device) -> str:
-    from knockgraph.ops._backends import resolve_backend
-
-    return resolve_backend("auto", device)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from knockgraph.errors import StrategyError
+from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
 from knockgraph.models.adjacency_reconstruction import AdjacencyReconstruction
 from knockgraph.models.hyper_sagnn import HyperSAGNN
@@ -66,7 +66,7 @@ class Dango(CellModel):
         self.relations = relation_choice(graph, relations)
         unknown = sorted(set(zero_weight or {}) - set(self.relations))
         if unknown:
-            raise StrategyError(f"zero_weight names {unknown[0]!r}, which is not among {', '.join(self.relations)}")
+            raise ModelError(f"zero_weight names {unknown[0]!r}, which is not among {', '.join(self.relations)}")
         groups = len(self.relations)
         self.embedding = nn.Parameter(torch.empty(graph.num_genes, channels))
         self.neighbour = nn.ModuleList(GroupedLinear(groups, channels, channels) for _ in range(2))
@@ -91,7 +91,7 @@ class Dango(CellModel):
     def states(self, view: PerturbedGraphs) -> Tensor:
         """The genes' state in each relation, ``[relations, num_genes, channels]``."""
         if not view.batch.wild_type or view.keep.shape[1] != 1:
-            raise StrategyError(
+            raise ModelError(
                 "DANGO looks at the wild type alone; give it strategy(batch.only_wild_type()) instead of the batch"
             )
         e = autocast_input(self.embedding)

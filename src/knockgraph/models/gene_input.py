@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from knockgraph.errors import StrategyError
+from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
 
 _START = 0.01  # size of the state before it is normalised
@@ -44,9 +44,9 @@ class GeneInput(nn.Module):
         unknown = [name for name in features if name not in graph.features]
         if unknown:
             known = ", ".join(graph.features) or "none"
-            raise StrategyError(f"the graph has no gene feature {unknown[0]!r}; it has {known}")
+            raise ModelError(f"the graph has no gene feature {unknown[0]!r}; it has {known}")
         if not embedding and not features:
-            raise StrategyError("genes need an input: embedding=True, features=[…], or both")
+            raise ModelError("genes need an input: embedding=True, features=[…], or both")
         self.embedding = nn.Parameter(torch.empty(graph.num_genes, channels)) if embedding else None
         given = torch.cat([graph.features[name].double() for name in features], 1) if features else None
         self.register_buffer("features", None if given is None else _standardised(given).float(), persistent=False)

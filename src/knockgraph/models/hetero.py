@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from knockgraph.errors import StrategyError
+from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
 from knockgraph.models.gene_input import GeneInput
 from knockgraph.models.hetero_layer import ACTIVATIONS, HeteroLayer
@@ -119,9 +119,9 @@ class HeteroCellModel(CellModel):
         _one_of("wild_type", wild_type, ("column", "cached-epoch"))
         for name, number in (("channels", channels), ("layers", layers), ("mlp_layers", mlp_layers)):
             if number < 1:
-                raise StrategyError(f"{name}={number}, but the hetero model needs at least 1")
+                raise ModelError(f"{name}={number}, but the hetero model needs at least 1")
         if metabolism and graph.metabolism is None:
-            raise StrategyError("metabolism=True, but this cell graph has no metabolism; build one into the graph")
+            raise ModelError("metabolism=True, but this cell graph has no metabolism; build one into the graph")
         names = relation_choice(graph, relations)
         self.exact = wild_type == "column"
         self.input = GeneInput(graph, channels, embedding, features)
@@ -160,7 +160,7 @@ class HeteroCellModel(CellModel):
     def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
         """See the formula above."""
         if self.exact and not view.batch.wild_type:
-            raise StrategyError(
+            raise ModelError(
                 "the hetero model compares with the wild type, but the view has no column for it; "
                 "give it strategy(batch.with_wild_type())"
             )
@@ -194,7 +194,7 @@ class HeteroCellModel(CellModel):
         if self.exact:
             return
         if not view.batch.wild_type:
-            raise StrategyError("the view has no wild-type column; give strategy(batch.only_wild_type())")
+            raise ModelError("the view has no wild-type column; give strategy(batch.only_wild_type())")
         training = self.training
         self.eval()
         x, z = self.states(view)
@@ -205,7 +205,7 @@ class HeteroCellModel(CellModel):
 
     def _cached(self) -> tuple[Tensor, Tensor]:
         if not self._known:
-            raise StrategyError(
+            raise ModelError(
                 "the wild type is not known yet; call model.refresh_wild_type(strategy(batch.only_wild_type())) "
                 "at the start of each epoch"
             )
@@ -235,4 +235,4 @@ def _convolution(name: str, relations: Sequence[str], channels: int, mlp_layers:
 
 def _one_of(option: str, value: str, known: Sequence[str] | dict[str, Any]) -> None:
     if value not in known:
-        raise StrategyError(f"{option}={value!r} is not known to the hetero model; use one of {', '.join(known)}")
+        raise ModelError(f"{option}={value!r} is not known to the hetero model; use one of {', '.join(known)}")

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from knockgraph.errors import PerturbationError, StrategyError
+from knockgraph.errors import ModelError, PerturbationError
 from knockgraph.nn.attention_pooling import at_least_float32
 from knockgraph.screen import PerturbationBatch
 
@@ -47,9 +47,9 @@ class HyperSAGNN(nn.Module):
     ) -> None:
         super().__init__()
         if channels % heads:
-            raise StrategyError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
+            raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
         if most_deletions is not None and most_deletions < 1:
-            raise StrategyError(f"most_deletions={most_deletions}, but it is at least 1, or None for any size")
+            raise ModelError(f"most_deletions={most_deletions}, but it is at least 1, or None for any size")
         self.heads = heads
         self.most_deletions = most_deletions
         self.static = nn.Sequential(nn.Linear(channels, channels), nn.ReLU())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from knockgraph.errors import StrategyError
+from knockgraph.errors import ModelError
 from knockgraph.nn.attention_pooling import at_least_float32
 
 AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
@@ -35,7 +35,7 @@ def relation_aggregation(
         return AttentionAggregation(channels, heads)
     if name == "pairwise":
         return PairwiseAggregation(relations, channels, rows_at_once=rows_at_once)
-    raise StrategyError(f"there is no relation aggregation {name!r}; use one of {', '.join(AGGREGATIONS)}")
+    raise ModelError(f"there is no relation aggregation {name!r}; use one of {', '.join(AGGREGATIONS)}")
 
 
 class SumAggregation(nn.Module):
@@ -74,7 +74,7 @@ class AttentionAggregation(nn.Module):
     def __init__(self, channels: int, heads: int = 4) -> None:
         super().__init__()
         if channels % heads:
-            raise StrategyError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
+            raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
         self.heads = heads
         self.qkv = nn.Linear(channels, 3 * channels)
         self.out = nn.Linear(channels, channels)
@@ -124,7 +124,7 @@ class PairwiseAggregation(nn.Module):
     def __init__(self, relations: int, channels: int, hidden: int = 32, rows_at_once: int | None = None) -> None:
         super().__init__()
         if rows_at_once is not None and rows_at_once < 1:
-            raise StrategyError(f"rows_at_once={rows_at_once}, but a block has at least one row; None takes all")
+            raise ModelError(f"rows_at_once={rows_at_once}, but a block has at least one row; None takes all")
         self.relations = relations
         self.rows_at_once = rows_at_once
         self.pairs = list(itertools.combinations_with_replacement(range(relations), 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from knockgraph.errors import StrategyError
+from knockgraph.errors import ModelError
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -42,7 +42,7 @@ class GATv2Conv(nn.Module):
     ) -> None:
         super().__init__()
         if heads < 1:
-            raise StrategyError(f"heads={heads}, but attention needs at least one")
+            raise ModelError(f"heads={heads}, but attention needs at least one")
         self.out_channels = out_channels
         self.heads = heads
         self.concat = concat

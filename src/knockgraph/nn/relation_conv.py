@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from knockgraph.errors import StrategyError
+from knockgraph.errors import ModelError
 from knockgraph.nn.gatv2_conv import GATv2Conv
 from knockgraph.nn.gcn_conv import GCNConv
 from knockgraph.nn.grouped_linear import GroupedLinear
@@ -120,7 +120,7 @@ class GATv2RelationConv(RelationConv):
     def __init__(self, relations: Sequence[str], channels: int, heads: int = 1) -> None:
         super().__init__(relations, channels)
         if channels % heads:
-            raise StrategyError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
+            raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
         self.convs = nn.ModuleList(GATv2Conv(channels, channels // heads, heads) for _ in self.relations)
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:

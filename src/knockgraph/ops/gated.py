@@ -117,6 +117,54 @@ def gated_spmm(
     return y
 
 
+def gated_dot(
+    operator: GatedOperator,
+    x: Tensor,
+    y: Tensor,
+    *,
+    keep_in: Tensor | None = None,
+    keep_out: Tensor | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    r""":math:`g_e = \sum_b m^{out}_{ib}\, m^{in}_{jb}\; y_{ib} \cdot x_{jb}`, one number per entry e: j → i.
+
+    It is the derivative of :func:`gated_spmm` by its gates. No matrix of destinations × sources is made. Sums are
+    float32 (float64 for float64). Can be differentiated any number of times, in x and y.
+
+    Shapes:
+        x [num_sources, batch, channels], y [num_destinations, batch, channels] -> [entries].
+
+    Args:
+        operator: Which entries there are; the result is in the order of its ``edge_index``.
+        x: Floating point features of the sources.
+        y: Features of the destinations, of the same type.
+        keep_in: Bool [num_sources, batch]; None keeps all.
+        keep_out: Bool [num_destinations, batch]; None keeps all.
+        backend: Of the gradient, see :func:`gated_spmm`.
+
+    Example:
+        >>> operator = GatedOperator(torch.tensor([[0, 1], [2, 2]]), num_sources=2, num_destinations=3)
+        >>> x = torch.tensor([[[1.0, 2.0]], [[3.0, 0.0]]])
+        >>> gated_dot(operator, x, torch.ones(3, 1, 2))
+        tensor([3., 3.])
+    """
+    check_operands(operator.structure, x, keep_in, keep_out)
+    expected = (operator.structure.num_destinations, *x.shape[1:])
+    if y.shape != expected or y.dtype != x.dtype:
+        raise StrategyError(f"y must be {x.dtype} {list(expected)}, not {y.dtype} {list(y.shape)}.")
+    table, transposed = operator.structure.by_destination, operator.structure.by_source
+    gate: Tensor = _gated_dot(
+        *(table.ptr, table.indices, operator.entry_by_destination, table.order),
+        *(transposed.ptr, transposed.indices, operator.entry_by_source, transposed.order),
+        x,
+        y,
+        None if keep_in is None else keep_in != 0,
+        None if keep_out is None else keep_out != 0,
+        resolve_backend(backend, x.device),
+    )
+    return gate
+
+
 @torch.library.custom_op(
     "knockgraph::gated_sum", mutates_args=(), schema=f"({_TABLES}, Tensor gate, Tensor x, {_KEEP}) -> Tensor"
 )
