@@ -16,8 +16,11 @@ from torch import distributed as dist
 from knockgraph import losses, models, strategies
 from knockgraph.errors import GeneListMismatchError, StrategyError
 from knockgraph.graph import CellGraph
+from knockgraph.losses import LossParts
 from knockgraph.models.model import CellModel, Prediction
+from knockgraph.profile.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
+from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train.config import Config, ConfigError
 from knockgraph.train.metrics import classification_metrics, gather_rows, regression_metrics
 
@@ -64,21 +67,34 @@ class Task(LightningModule):
 
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
-        self._open.close()
-        view = self._open.enter_context(self.strategy(self._columns(batch)))
-        prediction = self.model(view, batch)
-        parts = self.loss(
-            prediction,
-            self._target(batch, prediction.values.dtype),
-            step_size=batch.step_size,
-            world_size=self.trainer.world_size,
-            epoch=self.current_epoch,
-        )
-        logged = {"loss": parts.total.detach(), **(parts.parts if len(parts.parts) > 1 else {})}
-        # The mean over ranks is the value of the step.
-        self.log_dict({f"train/{k}": v for k, v in logged.items()}, batch_size=batch.num_samples, sync_dist=True)
+        parts = self._loss_of(batch)
+        with phase(LOGGING, "log_dict"):
+            logged = {"loss": parts.total.detach(), **(parts.parts if len(parts.parts) > 1 else {})}
+            # The mean over ranks is the value of the step.
+            self.log_dict({f"train/{k}": v for k, v in logged.items()}, batch_size=batch.num_samples, sync_dist=True)
         total: Tensor = parts.total
         return total
+
+    def _loss_of(self, batch: PerturbationBatch) -> LossParts:
+        view = self._perturbed(batch)
+        with phase(FORWARD):
+            prediction = self.model(view, batch)
+        with phase(LOSS):
+            parts: LossParts = self.loss(
+                prediction,
+                self._target(batch, prediction.values.dtype),
+                step_size=batch.step_size,
+                world_size=self.trainer.world_size,
+                epoch=self.current_epoch,
+            )
+        return parts
+
+    def _perturbed(self, batch: PerturbationBatch) -> PerturbedGraphs:
+        """The view of the batch, open until the backward pass is done."""
+        with phase(MASKS):
+            self._open.close()
+            view: PerturbedGraphs = self._open.enter_context(self.strategy(self._columns(batch)))
+        return view
 
     def on_train_epoch_start(self) -> None:
         """The loader's order is a function of the epoch; a resumed epoch keeps the position that was restored."""
@@ -88,7 +104,8 @@ class Task(LightningModule):
 
     def on_after_backward(self) -> None:
         """Give borrowed buffers back."""
-        self._open.close()
+        with phase(MASKS, "give back"):
+            self._open.close()
 
     def _target(self, batch: PerturbationBatch, dtype: torch.dtype) -> Tensor:
         values = batch.phenotype_values

@@ -1,0 +1,160 @@
+"""The phases of Lightning's training loop.
+
+Lightning reports what it does to its profiler: fetching a batch, moving it, every hook of the task and of every
+callback, backward, the optimizer. :class:`PhaseProfiler` turns these reports into phases. What Lightning does not
+report (writing the metrics, the stop signal of several ranks, the gradient exchange) is added while a run is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.profilers import Profiler
+from torch.nn.parallel import DistributedDataParallel
+
+from knockgraph.profile import phases
+from knockgraph.profile.phases import Key, PhaseClock
+
+_RULES: tuple[tuple[str, str, str], ...] = (  # what Lightning calls it, phase, part
+    (r"\.train_dataloader_next$", phases.WAIT, ""),
+    (r"\.(batch_to_device|transfer_batch_to_device|on_(before|after)_batch_transfer)$", phases.TRANSFER, ""),
+    (r"^\[Strategy\]\w+\.training_step$", phases.REMAINDER, "training step"),
+    (r"^\[Strategy\]\w+\.backward$", phases.BACKWARD, ""),
+    (r"^\[LightningModule\]\w+\.configure_gradient_clipping$", phases.CLIPPING, ""),
+    (r"^\[LightningModule\]\w+\.optimizer_step$", phases.OPTIMIZER, "step"),
+    (r"^\[LightningModule\]\w+\.optimizer_zero_grad$", phases.OPTIMIZER, "zero_grad"),
+    (r"^\[LightningModule\]\w+\.lr_scheduler_step$", phases.OPTIMIZER, "scheduler"),
+    (r"^\[Callback\](?P<part>[A-Za-z_]\w*)", phases.LOGGING, ""),
+    (r"^\[LightningModule\]\w+\.(?P<part>on_\w+)$", phases.LOGGING, ""),
+    (r"^save_checkpoint$", phases.LOGGING, "checkpoint"),
+)
+_FETCH = ".train_dataloader_next"
+_BATCH = "run_training_batch"
+_EPOCH = "run_training_epoch"
+
+
+def key_of(action: str) -> Key:
+    """The phase of what Lightning reports.
+
+    >>> key_of("[Strategy]SingleDeviceStrategy.backward")
+    ('backward', '')
+    >>> key_of("[Callback]TQDMProgressBar.on_train_batch_end")
+    ('logging and callbacks', 'TQDMProgressBar')
+    """
+    for pattern, name, part in _RULES:
+        found = re.search(pattern, action)
+        if found:
+            return name, found.groupdict().get("part") or part
+    return phases.REMAINDER, ""
+
+
+class PhaseProfiler(Profiler):
+    """Charges what Lightning does to the phases of a clock.
+
+    A step lasts from one request for a batch to the next, or to the end of the epoch, or to the start of a validation.
+
+    Args:
+        clock: The clock.
+    """
+
+    def __init__(self, clock: PhaseClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self._keys: dict[str, Key] = {}
+        self._trained = False
+
+    def watch(self, trainer: pl.Trainer) -> None:
+        """Time this trainer's next ``fit``."""
+        trainer.profiler = self  # type: ignore[attr-defined]
+        trainer.callbacks.append(_Watch(self.clock))  # type: ignore[attr-defined]
+
+    def start(self, action_name: str) -> None:
+        """Lightning begins something."""
+        key = self._keys.get(action_name)
+        if key is None:
+            key = self._keys[action_name] = key_of(action_name)
+        if action_name.endswith(_FETCH):
+            self.clock.begin_step()
+            self._trained = False
+        elif action_name == _BATCH:
+            self._trained = True
+        elif ".on_validation_" in action_name:
+            self._end()
+        self.clock.push(key)
+
+    def stop(self, action_name: str) -> None:
+        """Lightning has done it."""
+        self.clock.pop()
+        if action_name == _EPOCH:
+            self._end()
+
+    def _end(self) -> None:
+        if self._trained or not self.clock.in_step:
+            self.clock.end_step()
+        else:
+            self.clock.drop_step()
+
+
+class _Watch(pl.Callback):
+    """What Lightning does not report, and the clock that :func:`phases.phase` charges, for the time of one training."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self.clock = clock
+        self._undo = contextlib.ExitStack()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin."""
+        self.clock.device = trainer.strategy.root_device
+        self._undo.enter_context(phases.running(self.clock))
+        self._charge(trainer._logger_connector, "on_batch_end", (phases.LOGGING, "metrics"))
+        self._charge(trainer._logger_connector, "update_train_step_metrics", (phases.LOGGING, "metrics"))
+        for logger in trainer.loggers:
+            for method in ("log_metrics", "save"):
+                self._charge(logger, method, (phases.LOGGING, type(logger).__name__))
+        loop = trainer.fit_loop.epoch_loop
+        self._charge(loop, "_broadcast_sigterm_tensor", (phases.REMAINDER, "stop signal of the ranks"))
+        wrapped = trainer.strategy.model
+        if isinstance(wrapped, DistributedDataParallel) and getattr(trainer.strategy, "_ddp_comm_hook", None) is None:
+            wrapped.register_comm_hook(self.clock, _exchange)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The end."""
+        self._undo.close()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """The end, too."""
+        self._undo.close()
+
+    def _charge(self, owner: Any, method: str, key: Key) -> None:
+        """Charge an object's method to a phase until the end of the training."""
+        original: Callable[..., Any] | None = getattr(owner, method, None)
+        if original is None:  # another version of Lightning: its time is in the remainder then
+            return
+        clock = self.clock
+
+        def charged(*args: Any, **kwargs: Any) -> Any:
+            clock.push(key)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                clock.pop()
+
+        setattr(owner, method, charged)
+        self._undo.callback(delattr, owner, method)
+
+
+def _exchange(clock: PhaseClock, bucket: Any) -> Any:
+    """DDP's own mean over ranks. When the last bucket is on its way, the backward pass only waits."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    future = allreduce_hook(None, bucket)  # type: ignore[arg-type]
+    if bucket.is_last():
+        clock.gradients_complete()
+    return future
+
+
+_exchange.__annotations__.clear()  # DDP compares them with its own, and here they are text
