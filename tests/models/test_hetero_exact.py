@@ -32,12 +32,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "sage": {"aggregation": "attention"},
     "gcn": {"aggregation": "mean", "combine": "mean"},
     "gatv2": {"aggregation": "sum", "features": ["length"]},
+    "gin-typed": {"conv": "gin", "merge": "typed"},
+    "sage-typed": {"conv": "sage", "merge": "typed"},
+    "gcn-typed": {"conv": "gcn", "merge": "typed"},
 }
 each_model = pytest.mark.parametrize("conv", MODELS)
 
 
 def model_of(conv: str, graph: kg.CellGraph, seed: int = 0) -> CellModel:
-    return build("hetero", graph, seed=seed, conv=conv, **{**BASE, **MODELS[conv]})
+    return build("hetero", graph, seed=seed, **{"conv": conv, **BASE, **MODELS[conv]})
 
 
 def strategy_of(name: str, graph: kg.CellGraph, folder: Path) -> Strategy:
@@ -124,8 +127,8 @@ def test_the_numbering_of_the_genes_does_not_matter(conv: str) -> None:
 def test_a_deletion_changes_the_prediction_through_the_graph(conv: str) -> None:
     """Without the local predictor, and with embeddings that are all alike, only the graph tells genes apart."""
     graph = cell()
-    options = {**BASE, **MODELS[conv], "local": False, "features": (), "metabolism": False}
-    model = build("hetero", graph, conv=conv, **options)
+    options = {"conv": conv, **BASE, **MODELS[conv], "local": False, "features": (), "metabolism": False}
+    model = build("hetero", graph, **options)
     with torch.no_grad():
         model.get_parameter("input.embedding").copy_(torch.ones(NUM_GENES, 8))
     values = predict(model, kg.strategies.create("node-mask", graph), batch_of([[g] for g in range(6)])).values

@@ -45,6 +45,8 @@ PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
         ("optimizer.lr=fast", "config key 'optimizer.lr'"),
         ("optimizer.betas=[0.9,high]", r"config key 'optimizer.betas\[1\]'"),
         ("data.relations=physical", "config key 'data.relations'"),
+        ("data.merge={string: string_*}", "config key 'data.merge.string'"),
+        ("data.merge=[string]", "the overrides cannot be applied: .*data.merge"),
         ("data.split.fractions=[a,b,c]", r"config key 'data.split.fractions\[0\]'"),
         ("trainer.accumulate={first:2}", "config key 'trainer.accumulate"),
         ("trainer.max_epochs=null", "config key 'trainer.max_epochs'"),
@@ -122,14 +124,20 @@ def test_presets() -> None:
     assert (reference.data.cell, reference.loader.batch_size, reference.loss.name) == ("yeast-scale", 28, "composite")
     assert reference.model.options == {"preset": "reference"}
     assert presets["one-relation"].data.relations == ["physical"]
+    assert presets["merged-string"].data.merge == {"string": ["string12_0_*"]}
+    assert presets["merged-typed"].model.options == {"preset": "reference", "merge": "typed"}
     assert presets["no-gather"].loss.options["gather"] == "none"
     assert presets["edge-masks"].strategy.name == "lazy-mask"
     for name, preset in presets.items():
         # Each differs from the reference in what its name says and nowhere else.
         changed = {f.name for f in dataclasses.fields(Config) if getattr(preset, f.name) != getattr(reference, f.name)}
-        assert changed <= {"one-relation": {"data"}, "no-gather": {"loss"}, "edge-masks": {"strategy", "loader"}}.get(
-            name, set()
-        )
+        assert changed <= {
+            "one-relation": {"data"},
+            "merged-string": {"data"},
+            "merged-typed": {"model"},
+            "no-gather": {"loss"},
+            "edge-masks": {"strategy", "loader"},
+        }.get(name, set())
         losses.create(preset.loss.name, **preset.loss.options)
     assert compose(["preset=reference", "loader.batch_size=64"]).loader.batch_size == 64  # the command line wins
 
@@ -148,6 +156,9 @@ def test_options_need_no_plus() -> None:
     assert config.model.options == {"preset": "small", "channels": 8}
     assert config.strategy.options == {"direction": "in"}
     assert config.loss.options == {"buffer_size": 40}
+    merge = {"both": ["physical", "co*"]}
+    assert compose(["data.merge={both: [physical, co*]}"]).data.merge == merge
+    assert compose(["data.merge.both=[physical,co*]"]).data.merge == merge
     assert compose(["trainer.accumulate={0:2,4:8}"]).trainer.accumulate == {0: 2, 4: 8}
 
 

@@ -222,3 +222,13 @@ def test_loaders_visit_their_part_once(files: list[str]) -> None:
     for part in ("train", "val", "test"):
         seen = torch.cat([batch.experiment for batch in made.loader(part, shuffle=part == "train")])
         assert sorted(seen.tolist()) == made.split[part].tolist()
+
+
+def test_merged_relations() -> None:
+    both = load_graph(config("data.merge={both: [physical, co*]}").data)
+    assert list(both.relations) == ["both", "regulatory"]
+    assert both == kg.demo_cell().merged({"both": ["physical", "coexpression"]})
+    chosen = load_graph(config("data.relations=[physical,regulatory]", "data.merge={all: ['*']}").data)
+    assert list(chosen.relations) == ["all"]
+    with pytest.raises(ConfigError, match=r"config key 'data\.merge': no relation fits 'tf\*', to be merged into 'x'"):
+        load_graph(config("data.merge.x=[tf*]").data)

@@ -320,3 +320,18 @@ def test_out_of_memory_is_explained(run: Run, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("knockgraph.models.toy.AdditiveModel.forward", full)
     with pytest.raises(kg.KnockgraphError, match=r"out of memory on cpu with batch size 16 and strategy lazy-mask.*GB"):
         run("strategy=lazy-mask")
+
+
+# Merged relations
+
+
+@pytest.mark.parametrize("option", ["data.merge={one: ['*']}", "model.options.merge=typed"])
+def test_merged_relations_train_and_predict(run: Run, option: str) -> None:
+    directory = run(*HETERO, option)
+    graph = kg.CellGraph.load(directory / "cell.cellgraph")
+    assert list(graph.relations) == (["one"] if option.startswith("data") else list(kg.demo_cell().relations))
+    assert math.isfinite(logged(directory, "val/mse")[-1])
+    from knockgraph.train.evaluate import evaluate
+
+    again = evaluate(directory, "test", "best-mse", lambda _: None)
+    assert again["predicted"] == pytest.approx(json.loads((directory / "result.json").read_text())["predicted"])

@@ -13,6 +13,7 @@ from torch import Tensor
 from knockgraph.container import read_container, write_container
 from knockgraph.errors import FileFormatError, GraphError
 from knockgraph.graph.genes import GeneNames
+from knockgraph.graph.merge import merge_relations
 from knockgraph.graph.metabolism import Metabolism
 from knockgraph.graph.relation import Relation
 
@@ -102,6 +103,22 @@ class CellGraph:
     def gene_index(self, names: Iterable[str]) -> Tensor:
         """Rows of the named genes, int64; :class:`UnknownGeneError` lists every name that does not resolve."""
         return self.genes.index(names)
+
+    def merged(self, groups: Mapping[str, Sequence[str]]) -> CellGraph:
+        """A graph in which each group of relations is one, the union of their edges, e.g. all channels of STRING.
+
+        Of an edge's weights the largest stays; in a relation without weights they are 1.
+
+        Args:
+            groups: New name → names of relations, or patterns with ``*``, ``?`` and ``[…]``.
+
+        >>> edges = torch.tensor([[0, 1], [1, 0]])
+        >>> graph = CellGraph(["a", "b"], {"string_fusion": edges[:, :1], "string_database": edges, "physical": edges})
+        >>> {name: r.num_edges for name, r in graph.merged({"string": ["string_*"]}).relations.items()}
+        {'string': 2, 'physical': 2}
+        """
+        relations = merge_relations(self.relations, groups, self.num_genes)
+        return CellGraph(self.genes, relations, self.metabolism, self.features)
 
     def save(self, path: str | os.PathLike[str]) -> str:
         """Write the graph to one file, atomically, and return its content hash."""

@@ -25,6 +25,7 @@ from knockgraph.nn.relation_conv import (
     RelationConv,
     SAGERelationConv,
 )
+from knockgraph.nn.typed_conv import TypedGCNConv, TypedGINConv, TypedSAGEConv
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 
@@ -32,6 +33,7 @@ Convolution = Literal["gin", "sage", "gcn", "gatv2"]
 Aggregation = Literal["sum", "mean", "attention", "pairwise"]
 Combination = Literal["gating", "mean"]
 WildType = Literal["column", "cached-epoch"]
+Merge = Literal["none", "typed"]
 
 CONVOLUTIONS = ("gin", "sage", "gcn", "gatv2")
 
@@ -61,6 +63,9 @@ class HeteroCellModel(CellModel):
         conv: ``gin`` (learned ε), ``sage`` (mean), ``gcn`` or ``gatv2``, one per relation.
         aggregation: ``sum``, ``mean``, ``attention`` or ``pairwise``, over the relations.
         relations: Names of the relations; all of the graph by default.
+        merge: ``typed`` makes one list of typed edges of all relations, with one convolution per layer
+            (:class:`~knockgraph.nn.typed_conv.TypedConv`; not ``gatv2``) and nothing to aggregate. To merge relations
+            without types, merge those of the graph: :meth:`CellGraph.merged`.
         embedding: Whether genes have a learned embedding.
         features: Names of the graph's gene features to use beside, or instead of, the embedding.
         mlp_layers: Linear maps in the MLP of ``gin``.
@@ -94,6 +99,7 @@ class HeteroCellModel(CellModel):
         conv: Convolution = "gin",
         aggregation: Aggregation = "pairwise",
         relations: Sequence[str] | None = None,
+        merge: Merge = "none",
         embedding: bool = True,
         features: Sequence[str] = (),
         mlp_layers: int = 4,
@@ -117,17 +123,22 @@ class HeteroCellModel(CellModel):
         _one_of("activation", activation, ACTIVATIONS)
         _one_of("combine", combine, ("gating", "mean"))
         _one_of("wild_type", wild_type, ("column", "cached-epoch"))
+        _one_of("merge", merge, ("none", "typed"))
         for name, number in (("channels", channels), ("layers", layers), ("mlp_layers", mlp_layers)):
             if number < 1:
                 raise ModelError(f"{name}={number}, but the hetero model needs at least 1")
+        if merge == "typed" and conv == "gatv2":
+            raise ModelError("merge='typed' does not go with conv='gatv2'; use gin, sage or gcn, or merge='none'")
         if metabolism and graph.metabolism is None:
             raise ModelError("metabolism=True, but this cell graph has no metabolism; build one into the graph")
         names = relation_choice(graph, relations)
+        if merge == "typed":
+            aggregation = "sum"  # of one
         self.exact = wild_type == "column"
         self.input = GeneInput(graph, channels, embedding, features)
         self.layers = nn.ModuleList(
             HeteroLayer(
-                _convolution(conv, names, channels, mlp_layers, heads),
+                _convolution(conv, names, channels, mlp_layers, heads, merge),
                 relation_aggregation(aggregation, len(names), channels, heads=heads, rows_at_once=rows_at_once),
                 norm,
                 activation,
@@ -223,13 +234,16 @@ class HeteroCellModel(CellModel):
         self._known = self._known or f"{prefix}x_wild_type" in state_dict
 
 
-def _convolution(name: str, relations: Sequence[str], channels: int, mlp_layers: int, heads: int) -> RelationConv:
+def _convolution(
+    name: str, relations: Sequence[str], channels: int, mlp_layers: int, heads: int, merge: str
+) -> RelationConv:
+    typed = merge == "typed"
     if name == "gin":
-        return GINRelationConv(relations, channels, mlp_layers)
+        return (TypedGINConv if typed else GINRelationConv)(relations, channels, mlp_layers)
     if name == "sage":
-        return SAGERelationConv(relations, channels)
+        return (TypedSAGEConv if typed else SAGERelationConv)(relations, channels)
     if name == "gcn":
-        return GCNRelationConv(relations, channels)
+        return (TypedGCNConv if typed else GCNRelationConv)(relations, channels)
     return GATv2RelationConv(relations, channels, heads)
 
 

@@ -39,6 +39,7 @@ class DataConfig:
     experiments: int | None = None  # built-in screens: how many
     phenotype: str = "gene_interaction"
     relations: list[str] | None = None  # only these; all by default
+    merge: dict[str, list[str]] = field(default_factory=dict)  # new name → relations (patterns) that become one
     unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
     missing: str = "error"  # experiments without a label: error | drop
     transform: str = "standard"  # none | standard | min-max | robust
@@ -170,6 +171,9 @@ _NOT_NEGATIVE = (
 )
 
 
+_FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b"
+
+
 def compose(overrides: Sequence[str] = ()) -> Config:
     """The config for a list of Hydra overrides such as ``trainer.max_epochs=3``; checked against the schema."""
     from hydra import compose as hydra_compose
@@ -189,8 +193,8 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
 
 def _free(word: str) -> str:
-    """Any option of a model, strategy or loss (they check it themselves) and any epoch may be given without a ``+``."""
-    return f"++{word}" if re.match(r"(model|strategy|loss)\.options\.|trainer\.accumulate\b", word) else word
+    """Options of a model, strategy or loss (which check them), epochs and merged relations need no ``+``."""
+    return f"++{word}" if re.match(_FREE, word) else word
 
 
 def load(path: Path) -> Config:

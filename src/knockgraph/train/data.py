@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from knockgraph.errors import LabelError, ScreenError, SplitError
+from knockgraph.errors import GraphError, LabelError, ScreenError, SplitError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
 from knockgraph.screen.loader import Collate
@@ -142,9 +142,8 @@ def load_graph(data: DataConfig) -> CellGraph:
     elif data.cell == "yeast-scale":
         from knockgraph.sources.yeast_scale import yeast_scale_cell as make
     else:
-        graph = CellGraph.load(data.cell)
-        return _only(graph, data.relations)
-    return _only(make(), data.relations)
+        return _merged(_only(CellGraph.load(data.cell), data.relations), data.merge)
+    return _merged(_only(make(), data.relations), data.merge)
 
 
 def _only(graph: CellGraph, relations: list[str] | None) -> CellGraph:
@@ -156,6 +155,13 @@ def _only(graph: CellGraph, relations: list[str] | None) -> CellGraph:
         what = f"the graph has no relation {absent[0]!r}" if absent else "no relation is left"
         raise ConfigError(f"config key 'data.relations': {what}; it has {names}")
     return CellGraph(graph.genes, {name: graph.relations[name] for name in relations}, graph.metabolism, graph.features)
+
+
+def _merged(graph: CellGraph, groups: dict[str, list[str]]) -> CellGraph:
+    try:
+        return graph.merged(groups) if groups else graph
+    except GraphError as error:
+        raise ConfigError(f"config key 'data.merge': {error}") from error
 
 
 def load_screen(data: DataConfig) -> Screen:
