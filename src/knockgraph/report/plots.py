@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-PALETTE = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9c6b4e", "#97bbf5")
+PALETTE = (
+    *("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9c6b4e", "#97bbf5"),
+    *("#e377c2", "#17808f", "#b5bd4c", "#7f3b5c", "#f0a58f", "#5b6b7b", "#c9a0dc", "#2f4b2f"),
+)
+_LEGEND_BESIDE_TITLE = 5  # more parts than this need lines of their own
 
 
 def lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> str:
@@ -62,29 +67,66 @@ def _svg(figure: Any, plt: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str, title: str) -> str:
+def stacked_bars(
+    rows: Mapping[str, Mapping[str, float]], unit: str, title: str, colors: Mapping[str, str] | None = None
+) -> str:
     """Horizontal stacked bars, one per row, the parts in their order, the totals at their ends; SVG text.
 
     Args:
         rows: Row label → part → value.
         unit: Of the values.
         title: Above the picture.
+        colors: Part → colour; from the palette, in order, if left out.
     """
     from matplotlib import pyplot as plt
 
     labels = list(rows)
     parts: Sequence[str] = list(dict.fromkeys(part for row in rows.values() for part in row))
-    figure, axes = _axes(0.42 * len(labels) + 1.3)
+    many = len(parts) > _LEGEND_BESIDE_TITLE
+    figure, axes = _axes(0.42 * len(labels) + 1.3 + (0.25 * -(-len(parts) // 5) if many else 0))
     left = [0.0] * len(labels)
-    for part, color in zip(parts, PALETTE, strict=False):
+    for part, fallback in zip(parts, itertools.cycle(PALETTE), strict=False):
+        color = (colors or {}).get(part, fallback)
         width = [rows[label].get(part, 0.0) for label in labels]
         axes.barh(labels, width, left=left, color=color, label=part)
         left = [a + b for a, b in zip(left, width, strict=True)]
     for place, total in enumerate(left):
         axes.annotate(f" {total:,.3g}", (total, place), va="center", fontsize=9)
-    axes.legend(frameon=False, ncols=len(parts), loc="lower right", bbox_to_anchor=(1, 1))
+    if many:
+        figure.legend(frameon=False, ncols=5, loc="outside lower center")
+    else:
+        axes.legend(frameon=False, ncols=len(parts), loc="lower right", bbox_to_anchor=(1, 1))
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     axes.set_title(title, loc="left", fontsize=11)
     axes.margins(x=0.1)
+    return _svg(figure, plt)
+
+
+def timeline(rows: Sequence[tuple[str, Sequence[int]]], colors: Sequence[str], length: float, unit: str) -> str:
+    """One line per track, coloured by what it does over time; SVG text.
+
+    Args:
+        rows: Label and, for each of equally long stretches of time, a number of a colour, −1 for nothing.
+        colors: The colours.
+        length: Of the whole line.
+        unit: Of the length.
+    """
+    from matplotlib import pyplot as plt
+
+    figure, axes = _axes(0.34 * len(rows) + 0.7)
+    for place, (_, doing) in enumerate(rows):
+        width = length / max(len(doing), 1)
+        edges = [0, *(i for i in range(1, len(doing)) if doing[i] != doing[i - 1]), len(doing)]
+        runs = [(a, b) for a, b in itertools.pairwise(edges) if b > a and doing[a] >= 0]
+        axes.broken_barh(
+            [(a * width, (b - a) * width) for a, b in runs],
+            (place - 0.4, 0.8),
+            facecolors=[colors[doing[a]] for a, _ in runs],
+            linewidth=0,
+        )
+    axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+    axes.set_xlim(0, length)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel(unit)
     return _svg(figure, plt)
