@@ -128,6 +128,7 @@ def test_presets() -> None:
     assert presets["merged-typed"].model.options == {"preset": "reference", "merge": "typed"}
     assert presets["no-gather"].loss.options["gather"] == "none"
     assert presets["edge-masks"].strategy.name == "lazy-mask"
+    assert presets["empty"].task == "empty"
     for name, preset in presets.items():
         # Each differs from the reference in what its name says and nowhere else.
         changed = {f.name for f in dataclasses.fields(Config) if getattr(preset, f.name) != getattr(reference, f.name)}
@@ -137,6 +138,7 @@ def test_presets() -> None:
             "merged-typed": {"model"},
             "no-gather": {"loss"},
             "edge-masks": {"strategy", "loader"},
+            "empty": {"task"},
         }.get(name, set())
         losses.create(preset.loss.name, **preset.loss.options)
     assert compose(["preset=reference", "loader.batch_size=64"]).loader.batch_size == 64  # the command line wins

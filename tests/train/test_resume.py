@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
-from training_runs import kill_after_steps, run, same, saved_step, train, weights
+from training_runs import config, kill_after_steps, run, same, saved_step, train, weights
 
 from knockgraph.report.training import curves
 from knockgraph.train import checkpoints
+from knockgraph.train.run import train as in_process
+from knockgraph.train.task import Task
 
 OPTIONS = [
     "model.options.dropout=0.2",  # uses the random state
@@ -56,6 +58,34 @@ def test_killed_at_any_moment(uninterrupted: Path, tmp_path: Path, seed: int) ->
     kill_after_steps(directory, 3 + 3 * seed, *OPTIONS, extra_seconds=0.013 * seed)
     train(directory, "resume=true")
     assert same(weights(uninterrupted), weights(directory))
+
+
+class StoppedError(Exception):
+    """The end of a run, at any place in it."""
+
+
+@pytest.mark.parametrize("stop", [(0, 3), (1, 0), (1, 2), (2, 3)])
+def test_a_cached_wild_type_goes_on_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: tuple[int, int]
+) -> None:
+    """In the middle of an epoch the wild type is the one of its start, although the weights have changed since."""
+    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=2", "trainer.max_epochs=3"]
+    options += ["model.options.wild_type=cached-epoch", "trainer.checkpoint_every_n_steps=1"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    in_process(config(f"run_dir={whole}", *options), say=lambda _: None)
+
+    def end(task: Task, batch: object, batch_idx: int) -> None:
+        if (task.current_epoch, batch_idx) == stop:
+            raise StoppedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Task, "on_train_batch_start", end)
+        with pytest.raises(StoppedError):
+            in_process(config(f"run_dir={stopped}", *options), say=lambda _: None)
+    assert saved_step(stopped) == 4 * stop[0] + stop[1]
+    in_process(config(f"run_dir={stopped}", "resume=true"), say=lambda _: None)
+    assert any("z_wild_type" in name for name in weights(whole))
+    assert same(weights(whole), weights(stopped))
 
 
 def test_a_damaged_last_checkpoint_costs_only_the_work_since_the_previous(uninterrupted: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from training_runs import close, config, same, weights
 import knockgraph as kg
 from knockgraph.report.training import curves
 from knockgraph.train import run as run_module
-from knockgraph.train.checkpoints import LAST, load
+from knockgraph.train.checkpoints import LAST, load, save
 from knockgraph.train.run import train
 from knockgraph.train.task import Task, cosine_factor, optimizer_steps
 
@@ -335,3 +335,60 @@ def test_merged_relations_train_and_predict(run: Run, option: str) -> None:
 
     again = evaluate(directory, "test", "best-mse", lambda _: None)
     assert again["predicted"] == pytest.approx(json.loads((directory / "result.json").read_text())["predicted"])
+
+
+# The wild type kept for an epoch
+
+CACHED = [*HETERO, "model.options.wild_type=cached-epoch", "model.options.metabolism=true", "trainer.max_epochs=3"]
+
+
+class Cached(Watched):
+    """Writes down the cache, the wild type as it is, and the columns of the views."""
+
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self.seen.append({"start": self.current_epoch, "cached": self.model.z_wild_type.clone(), "now": self.exactly()})
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        assert self.training
+        columns = {mode: self.train(mode)._columns(batch).wild_type for mode in (False, True)}
+        self.seen.append({"cached": self.model.z_wild_type.clone(), "now": self.exactly(), "columns": columns})
+
+    def exactly(self) -> Tensor:
+        view = self.strategy(kg.PerturbationBatch.from_lists([], self.num_genes).with_wild_type())
+        with torch.no_grad():
+            found: Tensor = self.model.states(view)[1]
+        return found
+
+
+def test_the_cached_wild_type_is_renewed_once_per_epoch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "Task", Cached)
+    said: list[str] = []
+    run(*CACHED, say=said.append)
+    assert len([text for text in said if "the cached wild type is an approximation" in text]) == 1
+    caches = []
+    for note in Cached.seen:
+        if "start" in note:
+            caches.append(note["cached"])
+            torch.testing.assert_close(note["cached"], note["now"], rtol=1e-6, atol=1e-7)
+        else:
+            assert torch.equal(note["cached"], caches[-1])
+            assert not torch.allclose(note["now"], caches[-1], rtol=1e-5)
+            assert note["columns"] == {True: False, False: True}  # only what is measured or predicted is exact
+    assert [note["start"] for note in Cached.seen if "start" in note] == [0, 1, 2]
+    assert not torch.allclose(caches[0], caches[1])
+
+
+def test_a_run_with_a_cached_wild_type_predicts_by_its_weights_alone(run: Run) -> None:
+    from knockgraph.train.evaluate import evaluate
+
+    directory = run(*CACHED, "trainer.precision=64-true")
+    expected = json.loads((directory / "result.json").read_text())["predicted"]
+    config_file = directory / "config.yaml"
+    config_file.write_text(config_file.read_text().replace("cached-epoch", "column"))
+    for path in (directory / "checkpoints").glob("*.ckpt"):
+        state = load(path)
+        state["state_dict"] = {k: v for k, v in state["state_dict"].items() if "wild_type" not in k}
+        save(path, state)
+    found = evaluate(directory, "test", "best-mse", lambda _: None)["predicted"]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -77,8 +77,8 @@ class HeteroCellModel(CellModel):
         combine: ``gating`` or ``mean``.
         metabolism: Whether the reactions take part.
         metabolism_rounds: Rounds of messages reactions → metabolites → reactions.
-        wild_type: ``column``, exact; or ``cached-epoch``, an approximation: the wild type's states are those of the
-            last :meth:`refresh_wild_type`, without a gradient, and the view needs no column for it.
+        wild_type: ``column``, exact; or ``cached-epoch``, an approximation: given a view without a column for the wild
+            type, as in training, its states are those of the last :meth:`refresh_wild_type`, without a gradient.
         gain: γ.
         most_deletions: See :class:`HyperSAGNN`.
         rows_at_once: See :class:`PairwiseAggregation`.
@@ -176,7 +176,7 @@ class HeteroCellModel(CellModel):
                 "give it strategy(batch.with_wild_type())"
             )
         x, z = self.states(view)
-        x_wild, z_wild = (x[:, -1], z[:, -1:]) if self.exact else self._cached()
+        x_wild, z_wild = (x[:, -1], z[:, -1:]) if view.batch.wild_type else self._cached()
         difference = z_wild - z[:, : batch.num_samples]
         scaled = [scale * part for scale, part in zip(self.scales, difference, strict=True)]
         z_p = scaled[0] if self.joint is None else self.joint(torch.cat(scaled, 1))

@@ -34,9 +34,19 @@ class CellModel(nn.Module, ABC):
     Attributes:
         perturbs: Whether it looks at the perturbed graphs. If so, the view's last column is the wild type
             (``batch.with_wild_type()``); if not, the view is of the wild type alone (``batch.only_wild_type()``).
+        exact: False if it can be trained with a wild type that is kept from :meth:`refresh_wild_type`, an
+            approximation. The views that it is trained with then need no column for it.
     """
 
     perturbs: ClassVar[bool] = True
+    exact: bool = True
+
+    def refresh_wild_type(self, view: PerturbedGraphs) -> None:
+        """Called at the start of each epoch of a model that is not :attr:`exact`.
+
+        Args:
+            view: Of the wild type alone.
+        """
 
     @abstractmethod
     def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:

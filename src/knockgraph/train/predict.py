@@ -22,6 +22,7 @@ from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.sources.tables import WILD_TYPE
 from knockgraph.train import memory
 from knockgraph.train.run import Say, load_task
+from knockgraph.train.empty import EMPTY
 from knockgraph.train.task import Task, named
 
 _MOST_SHOWN = 20
@@ -47,6 +48,8 @@ def predict(
     if len(given) != 1:
         raise KnockgraphError("give exactly one of --genes, --screen, --all-pairs and --all-triples")
     config, task = load_task(directory, which)
+    if config.task in EMPTY:
+        raise KnockgraphError(f"{directory} is a run of the empty task, which has no model; predict from another run")
     graph = CellGraph.load(directory / "cell.cellgraph")
     if strategy is not None:
         # What a deletion means is part of the model; all other options belong to the strategy that it trained with.

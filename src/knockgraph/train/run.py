@@ -283,6 +283,11 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
     if not task.strategy.exact:
         say(f"note: the strategy {config.strategy.name} is approximate with these options")
+    if not task.model.exact:
+        say(
+            "note: the cached wild type is an approximation: training compares with the wild type of the start of the "
+            "epoch, without a gradient; validation and prediction compute it anew"
+        )
     dropped = data.bound.report
     if dropped.with_unknown_genes or dropped.without_label:
         say(

@@ -40,6 +40,7 @@ class Task(LightningModule):
         self.transform = transform
         self.classes = config.task == "classification"
         self.graph_hash = fingerprint(graph)
+        self.num_genes = graph.num_genes
         torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
         self.model = named("model", models.create, config.model.name, graph, **config.model.options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
@@ -63,7 +64,10 @@ class Task(LightningModule):
     def _columns(self, batch: PerturbationBatch) -> PerturbationBatch:
         model = self.model
         assert isinstance(model, CellModel)
-        return batch.with_wild_type() if model.perturbs else batch.only_wild_type()
+        if not model.perturbs:
+            return batch.only_wild_type()
+        # A cached wild type is for training; what is measured or predicted does not depend on the cache's age.
+        return batch.with_wild_type() if model.exact or not self.training else batch
 
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
@@ -101,6 +105,16 @@ class Task(LightningModule):
         loader = getattr(getattr(self.trainer, "datamodule", None), "train_loader", None)
         if loader is not None:
             loader.set_epoch(self.current_epoch)
+        self._refresh_wild_type()
+
+    def _refresh_wild_type(self) -> None:
+        """For models that keep it for an epoch; in the middle of one it is part of the checkpoint."""
+        model = self.model
+        assert isinstance(model, CellModel)
+        if not model.exact:
+            wild_type = PerturbationBatch.from_lists([], self.num_genes).only_wild_type().to(self.device)
+            with self.trainer.precision_plugin.forward_context(), self.strategy(wild_type) as view:
+                model.refresh_wild_type(view)
 
     def on_after_backward(self) -> None:
         """Give borrowed buffers back."""
