@@ -13,6 +13,7 @@ from knockgraph.losses.loss import Loss, LossError, LossParts, Share, full_preci
 from knockgraph.losses.ring_buffer import RingBuffer
 from knockgraph.losses.schedules import TemperatureSchedule
 from knockgraph.models.model import Prediction
+from knockgraph.profile.phases import LOSS, phase
 
 
 class CompositeLoss(Loss):
@@ -89,10 +90,12 @@ class CompositeLoss(Loss):
 
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
         """See :class:`~knockgraph.losses.Loss`."""
-        terms = {"mse": share.mean((values - target).square())}
+        with phase(LOSS, "mse"):
+            terms = {"mse": share.mean((values - target).square())}
         if self.training and (self.weights["wasserstein"] or self.weights["contrastive"]):
-            rows = self._rows(prediction, values, target)
-            pool, weight = self._pool(rows, share)
+            with phase(LOSS, "pool"):
+                rows = self._rows(prediction, values, target)
+                pool, weight = self._pool(rows, share)
             terms.update(self._pool_terms(pool, values.shape[1], weight, epoch))
         total = torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
         return LossParts(total, {name: term.detach() for name, term in terms.items()})
@@ -127,7 +130,8 @@ class CompositeLoss(Loss):
         fill = sum(min(size, capacity) for size in counted) / (capacity * len(counted))
         weight = fill if self.adaptive or fill == 1.0 else 0.0
         if gathered and weight:
-            return gather_rows(pool, sizes, rank), weight
+            with phase(LOSS, "gather"):
+                return gather_rows(pool, sizes, rank), weight
         return pool, weight * share.weight
 
     def _all_pool_sizes(self, rank: int, share: Share) -> list[int]:
@@ -157,9 +161,11 @@ class CompositeLoss(Loss):
         terms = {}
         predicted, measured, embedding = pool.tensor_split([outputs, 2 * outputs], 1)
         if self.weights["wasserstein"]:
-            terms["wasserstein"] = weight * wasserstein(predicted, measured)
+            with phase(LOSS, "wasserstein"):
+                terms["wasserstein"] = weight * wasserstein(predicted, measured)
         if self.weights["contrastive"]:
-            terms["contrastive"] = weight * rank_n_contrast(embedding, measured, self.temperature(epoch))
+            with phase(LOSS, "contrastive"):
+                terms["contrastive"] = weight * rank_n_contrast(embedding, measured, self.temperature(epoch))
         return terms
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from knockgraph.errors import KnockgraphError, ScreenError
+from knockgraph.profile.phases import WAIT, phase
 from knockgraph.screen.batch import PerturbationBatch
 from knockgraph.screen.bound import BoundScreen
 from knockgraph.screen.order import EpochOrder
@@ -161,7 +162,10 @@ class ScreenLoader:
             yield from self._workers
             return
         for batch in _all_batches(self.screen, self.rows, self.order, epoch, start):
-            made = batch if self.collate is None else self.collate(batch)
+            made = batch
+            if self.collate is not None:
+                with phase(WAIT, "collate"):
+                    made = self.collate(batch)
             yield made.pin_memory() if self.pin_memory and self.screen.device.type == "cpu" else made
 
 

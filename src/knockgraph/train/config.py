@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,8 @@ class TrainerConfig:
     checkpoint_every_n_steps: int = 100
     progress_bar: bool = True
     baselines: list[str] = field(default_factory=lambda: ["mean", "additive", "ridge-pairs", "low-rank"])
+    profile: str = "off"  # off | phases (where the time goes, in profile.json) | trace (torch.profiler, in traces/)
+    profile_window: list[int] = field(default_factory=lambda: [600, 1, 25])  # trace: steps to wait, warm up, record
 
 
 @dataclass
@@ -123,7 +126,7 @@ class LoggingConfig:
 class Config:
     """Everything that defines a run."""
 
-    task: str = "regression"  # regression | classification
+    task: str = "regression"  # regression | classification | empty (all but the model) | empty-no-backward
     seed: int = 0
     run_dir: str | None = None  # default: runs/MODEL-STRATEGY-SEED-TIME
     resume: bool = False  # continue the run in run_dir
@@ -139,7 +142,7 @@ class Config:
 
 
 _CHOICES = {
-    "task": ("regression", "classification"),
+    "task": ("regression", "classification", "empty", "empty-no-backward"),
     "data.unknown": ("error", "drop"),
     "data.missing": ("error", "drop"),
     "data.transform": ("none", "standard", "min-max", "robust"),
@@ -148,6 +151,7 @@ _CHOICES = {
     "scheduler.name": ("cosine", "plateau", "none"),
     "trainer.accelerator": ("auto", "cpu", "gpu"),
     "trainer.precision": ("32-true", "64-true", "bf16-mixed"),
+    "trainer.profile": ("off", "phases", "trace"),
     "logging.wandb": ("off", "offline", "online"),
 }
 _POSITIVE = (
@@ -176,6 +180,10 @@ _FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b"
 
 def compose(overrides: Sequence[str] = ()) -> Config:
     """The config for a list of Hydra overrides such as ``trainer.max_epochs=3``; checked against the schema."""
+    if find_spec("hydra") is None:  # measuring must be possible on a machine that has torch and little else
+        from knockgraph.train.plain_config import compose_plain
+
+        return compose_plain(overrides)
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
     from hydra.errors import HydraException
@@ -219,6 +227,10 @@ def load(path: Path) -> Config:
 
 def dump(config: Config) -> str:
     """The config as YAML text."""
+    if find_spec("omegaconf") is None:
+        from yaml import safe_dump
+
+        return str(safe_dump(asdict(config), sort_keys=False))
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.structured(config))
@@ -237,6 +249,11 @@ def checked(composed: Any) -> Config:
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or ""
         raise ConfigError(f"config key {key!r}: {_first_line(error)}") from error
+    return checked_values(config)
+
+
+def checked_values(config: Config) -> Config:
+    """Refuse unknown choices and numbers out of range, with the key's path."""
     for path, allowed in _CHOICES.items():
         value = _at(config, path)
         if value not in allowed:
@@ -250,7 +267,8 @@ def checked(composed: Any) -> Config:
     _check_trainer(config.trainer)
     if len(config.optimizer.betas) != 2:
         raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")
-    if (config.task == "classification") != (config.loss.name == "bce"):
+    empty = config.task.startswith("empty")  # computes no loss
+    if not empty and (config.task == "classification") != (config.loss.name == "bce"):
         fitting = "loss=bce" if config.task == "classification" else "another loss than bce, or task=classification"
         raise ConfigError(f"config key 'loss': task={config.task} needs {fitting}")
     return config
@@ -270,6 +288,11 @@ def _check_trainer(trainer: TrainerConfig) -> None:
                 f"config key 'trainer.accumulate': {{{epoch}: {batches}}} must give, from an epoch (0 or more) on, "
                 "1 or more batches per step"
             )
+    if len(trainer.profile_window) != 3 or min(trainer.profile_window) < 0 or trainer.profile_window[2] < 1:
+        raise ConfigError(
+            f"config key 'trainer.profile_window': {trainer.profile_window} must be three numbers of steps: wait, "
+            "warm-up, active, the last at least 1"
+        )
     unknown = [name for name in trainer.baselines if name not in baselines.available()]
     if unknown:
         known = ", ".join(baselines.available())

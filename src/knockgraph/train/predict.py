@@ -21,8 +21,8 @@ from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.sources.tables import WILD_TYPE
 from knockgraph.train import memory
-from knockgraph.train.run import Say, load_task
 from knockgraph.train.empty import EMPTY
+from knockgraph.train.run import Say, load_task
 from knockgraph.train.task import Task, named
 
 _MOST_SHOWN = 20

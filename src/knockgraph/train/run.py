@@ -21,6 +21,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,12 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.container import atomic_write
 from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
+from knockgraph.graph import CellGraph
+from knockgraph.screen import LabelTransform
 from knockgraph.train import checkpoints, memory
 from knockgraph.train.config import Config, ConfigError, dump, load
 from knockgraph.train.data import TrainingData
+from knockgraph.train.empty import EMPTY, EmptyTask
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.metrics_file import MetricsFile, cut
 from knockgraph.train.task import Task, fingerprint
@@ -129,9 +133,13 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
         )
     quiet()
     data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
-    task = Task(config, data.graph, data.transform)
+    task = make_task(config, data.graph, data.transform)
     data.collate = task.strategy.collate
-    trainer = _trainer(config, directory, folder)
+    trainer = make_trainer(config, directory, folder)
+    if config.trainer.profile != "off":
+        from knockgraph.profile.training import watch
+
+        watch(config, trainer, len(data.rows["train"]), directory)
     if main:
         _write_directory(config, data, directory)
         cut(directory / "metrics.csv", 0 if resume_from is None else int(checkpoints.load(resume_from)["global_step"]))
@@ -204,7 +212,19 @@ def _directory(config: Config) -> Path:
     return Path("runs") / f"{config.model.name}-{config.strategy.name}-seed{config.seed}-{stamp}"
 
 
-def _trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
+def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Task:
+    """The task that the config names."""
+    return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
+
+
+def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
+    """The trainer of a run: callbacks, loggers, devices.
+
+    Args:
+        config: The config.
+        directory: The run directory.
+        folder: Where checkpoints go.
+    """
     t = config.trainer
     classes = config.task == "classification"
     callbacks: list[pl.Callback] = [
@@ -219,10 +239,9 @@ def _trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         callbacks.append(TQDMProgressBar(refresh_rate=10))
     if config.strategy.name.startswith("stored-"):
         callbacks.append(SharedStore(directory / "store"))
-    loggers: list[Logger] = [
-        MetricsFile(directory, t.log_every_n_steps),
-        TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"),
-    ]
+    loggers: list[Logger] = [MetricsFile(directory, t.log_every_n_steps)]
+    if find_spec("tensorboard") is not None:  # absent on machines that only measure
+        loggers.append(TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"))
     if config.logging.wandb != "off":
         loggers.append(
             WandbLogger(project=config.logging.project, save_dir=directory, offline=config.logging.wandb == "offline")
@@ -314,9 +333,6 @@ def finite(data: Any) -> Any:
 
 def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
     """The task of a finished run, with the weights of a checkpoint, and its config."""
-    from knockgraph.graph import CellGraph
-    from knockgraph.screen import LabelTransform
-
     config = load(directory / "config.yaml")
     config.trainer.compile = False
     path = directory / "checkpoints" / f"{which}.ckpt"
@@ -332,7 +348,7 @@ def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
             f"the checkpoint {path} was trained on another cell graph than {directory}/cell.cellgraph; "
             "put the graph of that run back"
         )
-    task = Task(config, graph, LabelTransform.from_state_dict(about["transform"]))
+    task = make_task(config, graph, LabelTransform.from_state_dict(about["transform"]))
     try:
         task.load_state_dict(state["state_dict"])
     except RuntimeError as error:

@@ -1,0 +1,156 @@
+"""The config without Hydra: the same YAML files and the same overrides, for machines that have little but torch.
+
+Understood are groups (``model=dango``), presets, and dotted keys (``trainer.max_steps=30``). Sweeps, interpolations and
+deletions are Hydra's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import knockgraph.conf
+from knockgraph.train.config import Config, ConfigError, checked_values
+
+Tree = dict[str, Any]
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+def compose_plain(overrides: Sequence[str] = ()) -> Config:
+    """The config for a list of overrides; the same as Hydra's."""
+    folder = Path(str(knockgraph.conf.__file__)).parent
+    root = _read(folder / "config.yaml")
+    chosen: dict[str, str | None] = {}
+    for entry in root.pop("defaults"):
+        if isinstance(entry, dict):
+            chosen.update(entry)
+    given: dict[str, str] = {}
+    keys: list[tuple[str, Any]] = []
+    for word in overrides:
+        name, equals, text = word.lstrip("+").partition("=")
+        if not equals:
+            raise ConfigError(f"the overrides cannot be applied: {word!r} is not key=value")
+        if name in chosen:
+            given[name] = text
+        else:
+            keys.append((name, _value(text)))
+    chosen.update(given)
+    wanted = chosen.pop("preset", None)
+    preset: Tree = {}
+    if wanted is not None:
+        preset, selected = _preset(folder, wanted)
+        chosen.update({group: choice for group, choice in selected.items() if group not in given})
+    tree: Tree = {group: _member(folder, group, str(choice)) for group, choice in chosen.items()}
+    tree = _merged(_merged(tree, root), preset)
+    for name, value in keys:
+        _set(tree, name.split("."), value)
+    return from_tree(tree)
+
+
+def from_tree(tree: Tree) -> Config:
+    """The config that nested dictionaries describe, checked against the schema."""
+    return checked_values(typing.cast(Config, _typed(Config, tree, "")))
+
+
+def _read(path: Path) -> Tree:
+    import yaml
+
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        raise ConfigError(
+            f"the overrides cannot be applied: there is no {path.parent.name}={path.stem}; use one of {known}"
+        )
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+
+
+def _member(folder: Path, group: str, name: str) -> Tree:
+    """A group's file on top of the files of the same group that it names."""
+    tree = _read(folder / group / f"{name}.yaml")
+    under: Tree = {}
+    for entry in tree.pop("defaults", []):
+        if isinstance(entry, str) and entry != "_self_":
+            under = _merged(under, _member(folder, group, entry))
+    return _merged(under, tree)
+
+
+def _preset(folder: Path, name: str) -> tuple[Tree, dict[str, str]]:
+    """What a preset sets, and which members of groups it selects."""
+    tree = _read(folder / "preset" / f"{name}.yaml")
+    under: Tree = {}
+    selected: dict[str, str] = {}
+    for entry in tree.pop("defaults", []):
+        if isinstance(entry, dict):
+            selected.update({key.removeprefix("override /"): choice for key, choice in entry.items()})
+        elif entry != "_self_":
+            more, chosen = _preset(folder, entry)
+            under, selected = _merged(under, more), {**chosen, **selected}
+    return _merged(under, tree), selected
+
+
+def _merged(under: Tree, over: Tree) -> Tree:
+    """Both, key by key; ``over`` wins."""
+    both = dict(under)
+    for key, value in over.items():
+        known = both.get(key)
+        both[key] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _set(tree: Tree, path: Sequence[str], value: Any) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"the overrides cannot be applied: {'.'.join(path)!r} has no keys below {name!r}")
+    known = tree.get(path[-1])
+    tree[path[-1]] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+
+
+def _value(text: str) -> Any:
+    """YAML, with the numbers that its old version takes for text (1e-3) and Hydra's {0:2} without a blank."""
+    import yaml
+
+    found = yaml.safe_load(re.sub(r":(?=\S)", ": ", text) if text.startswith("{") else text)
+    return float(found) if isinstance(found, str) and _NUMBER.fullmatch(found) else found
+
+
+def _typed(kind: Any, value: Any, path: str) -> Any:
+    """``value`` as a field of this type; refused with its path if it is not."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise ConfigError(f"config key {path!r}: {value!r} is not a group of keys")
+        hints = typing.get_type_hints(kind)
+        unknown = [name for name in value if name not in hints]
+        if unknown:
+            raise ConfigError(f"config key {_below(path, unknown[0])!r}: there is no such key")
+        return kind(**{name: _typed(hints[name], v, _below(path, name)) for name, v in value.items()})
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _typed(next(k for k in typing.get_args(kind) if k is not type(None)), value, path)
+    if origin is list and isinstance(value, list):
+        return [_typed(typing.get_args(kind)[0], v, f"{path}[{i}]") for i, v in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        key_kind, value_kind = typing.get_args(kind)
+        return {_typed(key_kind, k, path): _typed(value_kind, v, _below(path, str(k))) for k, v in value.items()}
+    if kind is Any:
+        return value
+    if value == "???":
+        raise ConfigError(f"config key {path!r}: there is no default; give it a value, {path}=…")
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if type(value) is kind:
+        return value
+    name = getattr(kind, "__name__", str(kind))
+    raise ConfigError(f"config key {path!r}: {value!r} is not of type {name}")
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
