@@ -1,0 +1,76 @@
+"""``knockgraph profile trace``: read chrome traces and say where the time went."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from knockgraph.cli.terminal import Json, err, out, write_json, write_text
+
+if TYPE_CHECKING:
+    from knockgraph.report.trace import Section
+
+
+def trace(
+    files: Annotated[list[Path], typer.Argument(help="Chrome traces, .json or .json.gz; two are compared.")],
+    categories: Annotated[
+        Path | None, typer.Option(help="Rules of your own (TOML) for what an event counts to.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many operators are listed.")] = 20,
+    markdown: Annotated[Path | None, typer.Option(help="Also write the tables as Markdown.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page with timelines.")] = None,
+    json_: Json = None,
+) -> None:
+    """Self time per category, operator, thread and stream; GPU busy share, syncs, copies and memory.
+
+    Two files are compared side by side; more, or the ranks of one run, are shown with the spread between them.
+
+    Example: knockgraph profile trace a.json b.json.gz --html compared.html
+    """
+    from knockgraph.profile.trace_categories import Categories
+    from knockgraph.profile.trace_compare import are_ranks, compare, spread
+    from knockgraph.profile.trace_summary import summarize_file
+    from knockgraph.report import trace as report
+
+    rules = Categories(categories)
+    traces = []
+    with err.status("reading") as status:
+        for file in files:
+
+            def tell(events: int, characters: int, file: Path = file) -> None:
+                status.update(f"reading {escape(file.name)}: {events:,} events, {characters / 1e6:,.0f} MB")
+
+            traces.append(summarize_file(file, rules, tell))
+    of_one_run = are_ranks(traces)
+    result: dict[str, Any] = {
+        "profile": "trace",
+        "categories": str(rules.path.name),
+        "traces": traces,
+        "comparison": compare(*traces) if len(traces) == 2 and not of_one_run else None,
+        "ranks": spread(traces) if of_one_run else None,
+    }
+    for section in report.sections(result, top):
+        _show(section)
+    write_text(markdown, partial(report.markdown, top=top), result)
+    write_text(html, partial(report.html, top=top), result)
+    write_json(json_, result)
+
+
+def _show(section: Section) -> None:
+    out.print(f"\n[bold]{escape(section.title)}[/]")
+    for sentence in section.sentences:
+        out.print(escape(sentence))
+    if section.headings:
+        table = Table(escape(section.headings[0]), box=None, pad_edge=False)
+        for heading in section.headings[1:]:
+            table.add_column(escape(heading), justify="right")
+        for row in section.rows:
+            table.add_row(*map(escape, row))
+        out.print(table)
+    for sentence in section.below:
+        out.print(escape(sentence))
