@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -205,6 +205,12 @@ class PhaseClock:
                 recorded.__exit__(None, None, None)
         self._mark(self._stack[-1][0])
 
+    def replace(self, key: Key) -> None:
+        """Charge another phase from now on, in place of the innermost; for what is not nested."""
+        self._spend(time.perf_counter_ns())
+        self._stack[-1] = key
+        self._mark(key[0])
+
     def begin_step(self) -> None:
         """A step starts, and the one before ends."""
         self.end_step()
@@ -287,7 +293,7 @@ class PhaseClock:
         for events in self._measured:
             for (name, start), (_, end) in pairwise(events):
                 spent[name] += start.elapsed_time(end) / 1e3
-        self.device_totals = {name: spent[name] for name in PHASES if name in spent}
+        self.device_totals = {name: spent[name] for name in _ordered(spent)}
         self._measured.clear()
 
 
@@ -316,8 +322,13 @@ def by_phase(totals: Mapping[Key, int]) -> dict[str, float]:
     spent: defaultdict[str, int] = defaultdict(int)
     for (name, _), nanoseconds in totals.items():
         spent[name] += nanoseconds
-    order = [*PHASES, *(name for name in spent if name not in PHASES)]
-    return {name: spent[name] / 1e9 for name in order if name in spent}
+    return {name: spent[name] / 1e9 for name in _ordered(spent)}
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """In the order of a step; what is not a phase of it comes last."""
+    known = list(names)
+    return [name for name in PHASES if name in known] + [name for name in known if name not in PHASES]
 
 
 def by_part(totals: Mapping[Key, int]) -> dict[str, dict[str, float]]:

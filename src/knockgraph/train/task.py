@@ -207,7 +207,7 @@ class Task(LightningModule):
         checkpoint["knockgraph"] = {
             "graph": self.graph_hash,
             "transform": self.transform.state_dict(),
-            "ranks": _all_ranks(
+            "ranks": all_ranks(
                 {
                     "random": torch.get_rng_state(),
                     "cuda_random": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
@@ -287,7 +287,8 @@ def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) ->
         raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be made: {error}") from error
 
 
-def _all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
+def all_ranks(state: Any) -> list[Any]:
+    """What every rank gave, in the order of the ranks."""
     if not (dist.is_available() and dist.is_initialized()):
         return [state]
     ranks: list[Any] = [None] * dist.get_world_size()

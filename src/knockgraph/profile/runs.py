@@ -1,0 +1,133 @@
+"""The three runs, full, empty and model only, and what they say together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from knockgraph.bench.machine import describe_machine
+from knockgraph.profile import phases
+from knockgraph.profile.measure import Say, Workbench
+from knockgraph.train.config import Config
+
+MODEL_PHASES = (
+    phases.MASKS,
+    phases.FORWARD,
+    phases.LOSS,
+    phases.COMPILED,
+    phases.BACKWARD,
+    phases.CLIPPING,
+    phases.OPTIMIZER,
+)
+"""What the model-only run counts: the work on the batch, without Lightning around it."""
+
+
+def profile_run(
+    config: Config,
+    *,
+    steps: int = 50,
+    warmup: int = 10,
+    runs: tuple[str, ...] = ("full", "empty", "model-only"),
+    epoch_limit: float = 60.0,
+    label: str | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Run full, empty and model only, and say what each phase takes.
+
+    Args:
+        config: The run to explain.
+        steps: Steps that are measured in each run.
+        warmup: Steps before them.
+        runs: Of ``full``, ``empty``, ``empty-no-backward`` and ``model-only``; the first must be ``full``.
+        epoch_limit: Seconds; an epoch that should take longer is predicted but not run. 0 runs none.
+        label: What to call this setting.
+        say: Told what is being done.
+
+    Returns:
+        ``runs`` (each with ``wall_seconds`` and ``phases``), ``epoch``, ``conditions``, ``machine``; JSON-safe.
+    """
+    directory = Path(config.run_dir) if config.run_dir is not None else None
+    with Workbench(config, directory, say) as bench:
+        found: dict[str, Any] = {}
+        for name in runs:
+            say(f"run {name}: {warmup} + {steps} steps")
+            if name == "model-only":
+                found[name] = bench.model_only(steps, warmup)
+            else:
+                found[name] = bench.measure({"full": None}.get(name, name), steps, warmup)
+            if name == "full":
+                epoch = bench.epoch(epoch_limit, found["full"]["seconds_per_step"])
+                conditions = describe(bench)
+        return {
+            "profile": 1,
+            "setting": label or f"{config.model.name}+{config.strategy.name}",
+            "conditions": conditions,
+            "machine": describe_machine(),
+            "steps": steps,
+            "warmup": warmup,
+            "runs": found,
+            "epoch": epoch,
+        }
+
+
+def describe(bench: Workbench) -> dict[str, Any]:
+    """What a time depends on; JSON-safe."""
+    c, task, graph = bench.config, bench.task(), bench.data.graph
+    device = task.trainer.strategy.root_device
+    relations = list(getattr(task.model, "relations", graph.relations))
+    return {
+        "model": c.model.name,
+        "model options": dict(c.model.options),
+        "parameters": sum(p.numel() for p in task.parameters() if p.requires_grad),
+        "strategy": c.strategy.name,
+        "placement": task.strategy.placement,
+        "loss": c.loss.name,
+        "task": c.task,
+        "perturbed columns per sample": int(task.model.perturbs),
+        "batch per process": c.loader.batch_size,
+        "processes": c.trainer.devices * c.trainer.num_nodes,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "precision": c.trainer.precision,
+        "compiled": c.trainer.compile,
+        "batches per optimizer step": {str(k): v for k, v in c.trainer.accumulate.items()},
+        "genes": graph.num_genes,
+        "relations": relations,
+        "edges": sum(graph.relations[r].num_edges for r in relations if r in graph.relations),
+        "metabolism": graph.metabolism is not None,
+        "training samples": bench.samples,
+        "workers": c.loader.num_workers,
+        "pinned memory": c.loader.pin_memory,
+        "screen on the device": c.loader.resident and c.loader.num_workers == 0 and device.type == "cuda",
+        "log every n steps": c.trainer.log_every_n_steps,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def localised(result: dict[str, Any]) -> dict[str, float] | None:
+    """Full = empty + what the model adds + what neither explains, in seconds per step; ``None`` without all three.
+
+    The empty run already does masks, clipping and the optimizer; the model adds its forward, loss and backward pass.
+    """
+    found = result["runs"]
+    if not {"full", "empty", "model-only"} <= set(found):
+        return None
+    added = (phases.FORWARD, phases.LOSS, phases.COMPILED, phases.BACKWARD)
+    per_step = {name: {k: v / found[name]["steps"] for k, v in times(found[name]).items()} for name in found}
+    model = sum(per_step["model-only"].get(k, 0.0) - per_step["empty"].get(k, 0.0) for k in added)
+    full, empty = found["full"]["seconds_per_step"], found["empty"]["seconds_per_step"]
+    return {"full": full, "empty": empty, "model": model, "unexplained": full - empty - model}
+
+
+def times(run: dict[str, Any]) -> dict[str, float]:
+    """The phases of a run on the clock that explains it: the device's where there is one, else the host's."""
+    if "device_phases" not in run:
+        return dict(run["phases"])
+    scale = run["steps"] / run["device_steps"]
+    return {name: scale * seconds for name, seconds in run["device_phases"].items()}
+
+
+def model_seconds(run: dict[str, Any]) -> float:
+    """The work on the batch alone, per step."""
+    return sum(times(run).get(name, 0.0) for name in MODEL_PHASES) / float(run["steps"])
