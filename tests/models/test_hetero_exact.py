@@ -29,7 +29,7 @@ from knockgraph.strategies import Strategy
 BASE: dict[str, Any] = {"channels": 8, "layers": 2, "heads": 2, "mlp_layers": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "gin": {"aggregation": "pairwise", "metabolism": True},
-    "sage": {"aggregation": "attention"},
+    "sage": {"aggregation": "attention", "metabolism": True, "metabolism_attention": True},
     "gcn": {"aggregation": "mean", "combine": "mean"},
     "gatv2": {"aggregation": "sum", "features": ["length"]},
     "gin-typed": {"conv": "gin", "merge": "typed"},

@@ -24,6 +24,8 @@ OPTIONS: list[dict[str, Any]] = [
     *({"conv": c, "merge": "typed"} for c in ("gin", "sage", "gcn")),
     {"merge": "typed", "relations": ["string_fusion", "physical"]},
     *({"local": loc, "combine": c, "metabolism": m} for loc in (0, 1) for c in ("gating", "mean") for m in (0, 1)),
+    {"metabolism": True, "metabolism_attention": True},
+    {"metabolism": True, "metabolism_attention": True, "heads": 4, "metabolism_rounds": 1},
     {"embedding": False, "features": ["length"]},
     {"embedding": True, "features": ["length", "domain"]},
     {"norm": False, "activation": "relu", "dropout": 0.3},

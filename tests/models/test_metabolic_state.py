@@ -16,11 +16,11 @@ CHANNELS = 8
 BASE: dict[str, Any] = {"channels": CHANNELS, "layers": 1, "heads": 2, "mlp_layers": 2, "metabolism": True}
 
 
-def state(rounds: int = 2) -> tuple[kg.CellGraph, MetabolicState]:
+def state(rounds: int = 2, heads: int = 0) -> tuple[kg.CellGraph, MetabolicState]:
     graph = cell()
     assert graph.metabolism is not None
     torch.manual_seed(0)
-    return graph, MetabolicState(graph.metabolism, NUM_GENES, CHANNELS, rounds).double()
+    return graph, MetabolicState(graph.metabolism, NUM_GENES, CHANNELS, rounds, heads).double()
 
 
 def features(columns: int) -> torch.Tensor:
@@ -28,9 +28,9 @@ def features(columns: int) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_what_a_dead_reaction_holds_does_not_matter(rounds: int) -> None:
-    graph, module = state(rounds)
+@pytest.mark.parametrize(("rounds", "heads"), [(0, 0), (1, 0), (3, 0), (1, 2), (3, 4)])
+def test_what_a_dead_reaction_holds_does_not_matter(rounds: int, heads: int) -> None:
+    graph, module = state(rounds, heads)
     assert graph.metabolism is not None
     view = kg.strategies.create("node-mask", graph)(batch_of([[0], [0, 5], [1]]))
     dead = ~view.reactions_alive.any(1)
@@ -50,9 +50,10 @@ def test_what_a_dead_reaction_holds_does_not_matter(rounds: int) -> None:
     assert bool((module.embedding.grad[dead] == 0).all())  # type: ignore[index]
 
 
-def test_the_whole_complex_is_needed() -> None:
+@pytest.mark.parametrize("heads", [0, 2])
+def test_the_whole_complex_is_needed(heads: int) -> None:
     """g0 and g1 run one reaction together: losing either kills it, and then g0's own state no longer counts."""
-    graph, module = state()
+    graph, module = state(heads=heads)
     strategy = kg.strategies.create("node-mask", graph)
     x = features(1).expand(-1, 4, -1)
     z = module(strategy(batch_of([[], [0], [1], [12]])), x)
@@ -72,14 +73,15 @@ def test_deleting_a_gene_of_a_complex_changes_the_prediction() -> None:
     assert len(set(values)) == 4
 
 
-def test_no_living_reaction_is_no_nan() -> None:
+@pytest.mark.parametrize("attention", [False, True])
+def test_no_living_reaction_is_no_nan(attention: bool) -> None:
     graph = cell()
     assert graph.metabolism is not None
     metabolism = kg.Metabolism.from_reactions(
         [kg.Reaction("only", {"a": -1, "b": 1}, gene_rule="g3")], {f"g{i}": i for i in range(NUM_GENES)}
     )
     graph = kg.CellGraph(graph.genes, dict(graph.relations), metabolism)
-    model = build("hetero", graph, **BASE)
+    model = build("hetero", graph, metabolism_attention=attention, **BASE)
     batch = batch_of([[3], list(range(NUM_GENES))])
     prediction = predict(model, kg.strategies.create("node-mask", graph), batch)
     assert bool(prediction.values.isfinite().all())

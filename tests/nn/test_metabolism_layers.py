@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import knockgraph as kg
 from knockgraph.nn import GeneToReaction, ReactionMetaboliteConv
 
 N, CHANNELS = 7, 3
+CHANNELS_OF_HEADS = 4
 GENOTYPES = [[], [0], [2], [2, 3], [1, 6], [0, 2], list(range(N))]
 SETS = [set(g) for g in GENOTYPES]
 
@@ -110,6 +112,8 @@ def reactions_and_metabolites(
         return torch.sigmoid(mlp(given))
 
     columns = []
+    if layer.heads:
+        return with_attention(layer, metabolism, entries, gate, alive, h)
     for sample in range(h.shape[1]):
         nothing = h[:, sample].sum(0) * 0
         inbox = [nothing for _ in metabolism.metabolites]
@@ -133,15 +137,64 @@ def reactions_and_metabolites(
     return torch.stack(columns, 1)
 
 
+def with_attention(
+    layer: ReactionMetaboliteConv,
+    metabolism: kg.Metabolism,
+    entries: list[tuple[int, int, float]],
+    gate: Callable[[torch.nn.Module, float], Tensor],
+    alive: Tensor,
+    h: Tensor,
+) -> Tensor:
+    """The sums of the docstring with a share of each message: a softmax over a plain list of the living members."""
+    d = CHANNELS_OF_HEADS // layer.heads
+
+    def mixed(a: Tensor, asks: Tensor, sent: list[Tensor], gates: list[Tensor], nothing: Tensor) -> Tensor:
+        parts = []
+        for head in range(layer.heads):
+            part = slice(head * d, (head + 1) * d)
+            logits = [(torch.nn.functional.leaky_relu(s[part] + asks[part], 0.2) * a[head]).sum() for s in sent]
+            total = nothing[part]
+            if sent:
+                shares = torch.stack(logits).softmax(0)
+                total = sum((g * share * s[part] for g, share, s in zip(gates, shares, sent, strict=True)), total)
+            parts.append(total)
+        return torch.cat(parts)
+
+    columns = []
+    for sample in range(h.shape[1]):
+        nothing = h[:, sample].sum(0) * 0
+        lives = [bool(a) for a in alive[:, sample]]
+        u = []
+        for number in range(len(metabolism.metabolites)):
+            members = [(r, s) for r, m, s in entries if m == number and lives[r]]
+            sent = [layer.send_out(h[r, sample]) for r, _ in members]
+            gates = [gate(layer.gate_out, s) for _, s in members]
+            v = layer.metabolite(mixed(layer.attention_out, layer.query[number].flatten(), sent, gates, nothing))
+            u.append(
+                torch.nn.functional.gelu(torch.nn.functional.layer_norm(v, v.shape, layer.norm.weight, layer.norm.bias))
+            )
+        rows = []
+        for number in range(metabolism.num_reactions):
+            members = [(m, s) for r, m, s in entries if r == number]
+            sent = [layer.send_in(u[m]) for m, _ in members]
+            gates = [gate(layer.gate_in, s) for _, s in members]
+            update = mixed(layer.attention_in, layer.ask(h[number, sample]), sent, gates, nothing)
+            rows.append(h[number, sample] + layer.reaction(update) if lives[number] else nothing)
+        columns.append(torch.stack(rows))
+    return torch.stack(columns, 1)
+
+
+@pytest.mark.parametrize("heads", [0, 1, 2])
 @pytest.mark.parametrize("split", [True, False])
-def test_reaction_metabolite_conv(split: bool) -> None:
+def test_reaction_metabolite_conv(split: bool, heads: int) -> None:
     graph, rules = _case(split)
     torch.manual_seed(0)
-    layer = ReactionMetaboliteConv(graph.metabolism, CHANNELS, gate_channels=5)
+    channels = CHANNELS_OF_HEADS if heads else CHANNELS
+    layer = ReactionMetaboliteConv(graph.metabolism, channels, gate_channels=5, heads=heads)
     layer = layer.double()
     view = _view(graph)
     alive = slow.alive(rules, SETS)
-    h = features((len(rules), len(GENOTYPES), CHANNELS))
+    h = features((len(rules), len(GENOTYPES), channels))
     upstream = features(tuple(h.shape), seed=2)
     results = []
     for run in (
@@ -160,11 +213,12 @@ def test_reaction_metabolite_conv(split: bool) -> None:
     assert float(results[1][0].norm()) > 0
 
 
+@pytest.mark.parametrize("heads", [0, 1, 3])
 @pytest.mark.parametrize("value", [1e9, float("nan")])
-def test_dead_reactions_are_silent(value: float) -> None:
+def test_dead_reactions_are_silent(value: float, heads: int) -> None:
     graph, _ = _case(True)
     torch.manual_seed(0)
-    layer = ReactionMetaboliteConv(graph.metabolism, CHANNELS)
+    layer = ReactionMetaboliteConv(graph.metabolism, CHANNELS, heads=heads)
     view = _view(graph)
     alive = view.reactions_alive
     h = features((alive.shape[0], len(GENOTYPES), CHANNELS), torch.float32)
@@ -177,3 +231,36 @@ def test_dead_reactions_are_silent(value: float) -> None:
     assert all(bool(p.grad.isfinite().all()) for p in layer.parameters())
     assert "reactions" in repr(layer)
     assert not any("stoichiometry" in name or "to_" in name for name in layer.state_dict())
+
+
+@pytest.mark.parametrize("size", [1e4, 1e18])
+def test_attention_between_huge_states_is_finite(size: float) -> None:
+    graph, _ = _case(True)
+    torch.manual_seed(0)
+    layer = ReactionMetaboliteConv(graph.metabolism, 4, heads=2)
+    h = (size * features((graph.metabolism.num_reactions, len(GENOTYPES), 4), torch.float32)).requires_grad_()
+    y = layer(_view(graph), h)
+    y.sum().backward()
+    assert bool(y.isfinite().all())
+    assert bool(h.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("heads", [0, 2])
+def test_bf16_autocast_stays_near_float32(heads: int) -> None:
+    graph, _ = _case(True)
+    torch.manual_seed(0)
+    layer = ReactionMetaboliteConv(graph.metabolism, 4, heads=heads)
+    h = features((graph.metabolism.num_reactions, len(GENOTYPES), 4), torch.float32)
+    expected = layer(_view(graph), h)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(_view(graph), h)
+    y.float().square().sum().backward()
+    assert float((y.float() - expected).detach().norm() / expected.detach().norm()) < 0.05
+    assert all(bool(p.grad.isfinite().all()) and p.grad.dtype == torch.float32 for p in layer.parameters())
+
+
+@pytest.mark.parametrize("heads", [-1, 3])
+def test_heads_that_do_not_fit(heads: int) -> None:
+    graph, _ = _case(True)
+    with pytest.raises(kg.ModelError, match=f"4 channels cannot be shared by {heads} heads; choose a divisor, or 0"):
+        ReactionMetaboliteConv(graph.metabolism, 4, heads=heads)

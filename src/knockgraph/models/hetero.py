@@ -69,7 +69,7 @@ class HeteroCellModel(CellModel):
         embedding: Whether genes have a learned embedding.
         features: Names of the graph's gene features to use beside, or instead of, the embedding.
         mlp_layers: Linear maps in the MLP of ``gin``.
-        heads: Heads of ``gatv2``, of ``attention`` and of Hyper-SAGNN.
+        heads: Heads of ``gatv2``, of ``attention``, of the metabolism's attention and of Hyper-SAGNN.
         norm: Whether convolutions are followed by a LayerNorm.
         activation: ``gelu``, ``relu``, ``silu`` or ``elu``.
         dropout: Of the convolutions' activations. The wild type has its own mask, so this adds noise to :math:`z_p`.
@@ -77,6 +77,7 @@ class HeteroCellModel(CellModel):
         combine: ``gating`` or ``mean``.
         metabolism: Whether the reactions take part.
         metabolism_rounds: Rounds of messages reactions → metabolites → reactions.
+        metabolism_attention: Whether these messages are weighed by attention, too.
         wild_type: ``column``, exact; or ``cached-epoch``, an approximation: given a view without a column for the wild
             type, as in training, its states are those of the last :meth:`refresh_wild_type`, without a gradient.
         gain: γ.
@@ -111,6 +112,7 @@ class HeteroCellModel(CellModel):
         combine: Combination = "gating",
         metabolism: bool = False,
         metabolism_rounds: int = 2,
+        metabolism_attention: bool = False,
         wild_type: WildType = "column",
         gain: float = 1.0,
         most_deletions: int | None = None,
@@ -151,7 +153,8 @@ class HeteroCellModel(CellModel):
         self.metabolic: MetabolicState | None = None
         if metabolism:
             assert graph.metabolism is not None
-            self.metabolic = MetabolicState(graph.metabolism, graph.num_genes, channels, metabolism_rounds)
+            attention = heads if metabolism_attention else 0
+            self.metabolic = MetabolicState(graph.metabolism, graph.num_genes, channels, metabolism_rounds, attention)
             sizes.append(graph.metabolism.num_reactions)
         # A bias would cancel in the difference.
         self.joint = nn.Linear(2 * channels, channels, bias=False) if metabolism else None

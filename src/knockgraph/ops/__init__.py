@@ -3,6 +3,7 @@
 from knockgraph.ops._backends import BACKENDS
 from knockgraph.ops.attention import attend
 from knockgraph.ops.gated import GatedOperator, gated_dot, gated_spmm
+from knockgraph.ops.gated_attention import gated_attend
 from knockgraph.ops.operator import CsrTable, SparseOperator
 from knockgraph.ops.shared_input import spmm_shared
 from knockgraph.ops.spmm import Reduce, masked_degree, spmm
@@ -14,6 +15,7 @@ __all__ = [
     "Reduce",
     "SparseOperator",
     "attend",
+    "gated_attend",
     "gated_dot",
     "gated_spmm",
     "masked_degree",

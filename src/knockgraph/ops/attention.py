@@ -72,7 +72,7 @@ def attend(
                 [2., 1.]])
     """
     source, target = autocast_input(source), autocast_input(target)
-    _check(operator, source, target, attention, keep_in, keep_out)
+    check_attention(operator, source, target, attention, keep_in, keep_out)
     by_destination, by_source = operator.by_destination, operator.by_source
     y: Tensor = _csr_attend(
         *(by_destination.ptr, by_destination.indices, by_destination.order),
@@ -112,7 +112,7 @@ def _csr_attend(
         from knockgraph.ops import _attention_triton
 
         return _attention_triton.forward(ptr, index, order, source, target, attention, keep_in, keep_out, slope)
-    return _forward(ptr, index, source, target, attention, keep_in, keep_out, slope)
+    return attend_forward(ptr, index, source, target, attention, keep_in, keep_out, slope)
 
 
 @_csr_attend.register_fake
@@ -147,7 +147,7 @@ def _csr_attend_grad(
         from knockgraph.ops import _attention_triton
 
         return _attention_triton.backward(ptr, index, order, ptr_t, index_t, order_t, *states)
-    return _backward(ptr, index, *states)
+    return attend_backward(ptr, index, *states)
 
 
 @_csr_attend_grad.register_fake
@@ -171,14 +171,15 @@ _csr_attend.register_autograd(_differentiate, setup_context=_save)
 
 
 class _Block(NamedTuple):
-    """The edges into consecutive rows: which rows, and row (within them) and source of each edge."""
+    """The edges into consecutive rows: which edges and rows, and row (within them) and source of each edge."""
 
+    edges: slice
     rows: slice
     row: Tensor
     source: Tensor
 
 
-def _forward(
+def attend_forward(
     ptr: Tensor,
     index: Tensor,
     source: Tensor,
@@ -187,14 +188,18 @@ def _forward(
     keep_in: Tensor | None,
     keep_out: Tensor | None,
     slope: float,
+    gate: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The result and the log-sum-exp of its logits, which is +inf where there is nothing to attend to."""
+    """The result and the log-sum-exp of its logits, which is +inf where there is nothing to attend to.
+
+    ``gate [edges]``, in the order of ``index``, multiplies the messages but has no part in the softmax.
+    """
     y = torch.empty_like(target)
     lse = torch.empty(target.shape[:3], dtype=attention.dtype, device=target.device)
     blocks = list(_edge_blocks(ptr, index))
     for samples in _sample_blocks(index, source):
         s, t = _states(source, keep_in, samples, attention), _states(target, keep_out, samples, attention)
-        for rows, row, column in blocks:
+        for edges, rows, row, column in blocks:
             messages = s[column]
             z = messages + t[rows][row]
             logit = _sent(torch.nn.functional.leaky_relu_(z, slope).mul_(attention).sum(-1), keep_in, samples, column)
@@ -203,7 +208,8 @@ def _forward(
             height.masked_fill_(height == float("-inf"), 0.0)  # rows without a kept neighbour
             share = logit.sub_(height[row]).exp_()
             total = _add_rows(torch.zeros_like(height), row, share)
-            result = _add_rows(torch.zeros_like(t[rows]), row, messages.mul_(share.unsqueeze(-1)))
+            passed = share if gate is None else share * gate[edges].view(-1, 1, 1)
+            result = _add_rows(torch.zeros_like(t[rows]), row, messages.mul_(passed.unsqueeze(-1)))
             dead = total == 0
             if keep_out is not None:
                 dead = dead | ~keep_out[rows, samples].unsqueeze(-1)
@@ -212,7 +218,7 @@ def _forward(
     return y, lse
 
 
-def _backward(
+def attend_backward(
     ptr: Tensor,
     index: Tensor,
     source: Tensor,
@@ -223,8 +229,10 @@ def _backward(
     lse: Tensor,
     grad: Tensor,
     slope: float,
+    gate: Tensor | None = None,
+    grad_gate: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of source, target and attention, from shares computed again."""
+    """Gradients of source, target and attention, from shares computed again; that of the gate is added to its own."""
     grad_source, grad_target = torch.empty_like(source), torch.empty_like(target)
     grad_attention = torch.zeros_like(attention)
     flat = attention.new_full((), slope)
@@ -235,18 +243,23 @@ def _backward(
         dy, norm = _states(grad, received, samples, attention), lse[:, samples]
         mean = (dy * y[:, samples]).sum(-1)
         ds = torch.zeros_like(s)
-        for rows, row, column in blocks:
+        for edges, rows, row, column in blocks:
             messages, incoming = s[column], dy[rows][row]
             z = messages + t[rows][row]
             steepness = torch.where(z > 0, 1.0, flat)
             logit = _sent((z * steepness).mul_(attention).sum(-1), keep_in, samples, column)
             share = logit.sub_(norm[rows][row]).exp_()
-            grad_logit = messages.mul_(incoming).sum(-1).sub_(mean[rows][row]).mul_(share)
+            product = messages.mul_(incoming).sum(-1)
+            if gate is not None and grad_gate is not None:
+                grad_gate[edges] += (product * share).sum((1, 2))
+                product *= gate[edges].view(-1, 1, 1)
+            grad_logit = product.sub_(mean[rows][row]).mul_(share)
             inner = steepness.mul_(grad_logit.unsqueeze(-1))
             grad_attention += z.mul_(inner).sum((0, 1))
             outer = inner.mul_(attention)
             grad_target[rows, samples] = _add_rows(torch.zeros_like(t[rows]), row, outer).to(target.dtype)
-            _add_rows(ds, column, outer.addcmul_(incoming, share.unsqueeze(-1)))
+            passed = share if gate is None else share.mul_(gate[edges].view(-1, 1, 1))
+            _add_rows(ds, column, outer.addcmul_(incoming, passed.unsqueeze(-1)))
         grad_source[:, samples] = ds.to(source.dtype)
     return grad_source, grad_target, grad_attention
 
@@ -257,13 +270,13 @@ def _edge_blocks(ptr: Tensor, index: Tensor) -> Iterator[_Block]:
     row = torch.repeat_interleave((ptr[1:] - ptr[:-1]).long(), output_size=index.numel())
     index = index.long()
     if index.device.type != "cpu":  # asking for pointers would wait for the device
-        yield _Block(slice(0, rows), row, index)
+        yield _Block(slice(0, index.numel()), slice(0, rows), row, index)
         return
     sizes = torch.unique_consecutive(ptr[:-1] // _CPU_ENTRIES, return_counts=True)[1]
     start = 0
     for stop in sizes.cumsum(0).tolist():
         entries = slice(int(ptr[start]), int(ptr[stop]))
-        yield _Block(slice(start, stop), row[entries] - start, index[entries])
+        yield _Block(entries, slice(start, stop), row[entries] - start, index[entries])
         start = stop
 
 
@@ -295,7 +308,7 @@ def _add_rows(out: Tensor, index: Tensor, messages: Tensor) -> Tensor:
     return out.index_put_((index,), messages, accumulate=True)
 
 
-def _check(
+def check_attention(
     operator: SparseOperator,
     source: Tensor,
     target: Tensor,

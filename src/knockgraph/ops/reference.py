@@ -86,6 +86,7 @@ def attend(
     slope: float = 0.2,
     keep_in: Tensor | None = None,
     keep_out: Tensor | None = None,
+    gate: Tensor | None = None,
 ) -> Tensor:
     """Softmax attention over each sample's own edges, one destination at a time; 0 without a message.
 
@@ -97,6 +98,7 @@ def attend(
         slope: Of the LeakyReLU for negative inputs.
         keep_in: Bool [num_sources, batch] or None.
         keep_out: Bool [num_destinations, batch] or None.
+        gate: [E], factors of the messages, or None.
     """
     samples = []
     for sample in range(source.shape[1]):
@@ -106,12 +108,15 @@ def attend(
             None if keep_out is None else keep_out[:, sample],
         )
         kept = edge_index[:, mask]
+        factor = source.new_ones(kept.shape[1]) if gate is None else gate[mask]
         # Zeros that know of every operand, so that a gradient exists without any edge.
         nothing = source[:0, sample].sum(0) + target[:0, sample].sum(0) + attention[:0].sum()
         rows = []
         for destination in range(target.shape[0]):
-            sent = source[kept[0, kept[1] == destination], sample]
+            here = kept[1] == destination
+            sent = source[kept[0, here], sample]
             logit = (torch.nn.functional.leaky_relu(sent + target[destination, sample], slope) * attention).sum(-1)
-            rows.append((logit.softmax(0).unsqueeze(-1) * sent).sum(0) if len(sent) else nothing)
+            share = logit.softmax(0) * factor[here].unsqueeze(-1)
+            rows.append((share.unsqueeze(-1) * sent).sum(0) if len(sent) else nothing)
         samples.append(torch.stack(rows))
     return torch.stack(samples, dim=1) if samples else target * attention.sum() + source.sum()
