@@ -16,8 +16,11 @@ _LEGEND_BESIDE_TITLE = 5  # more parts than this need lines of their own
 
 def lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> str:
     """Curves over steps; SVG text."""
-    from matplotlib import pyplot as plt
+    return svg(lines_figure(series, x, y))
 
+
+def lines_figure(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Any:
+    """The same as a figure of matplotlib."""
     figure, axes = _axes(4.0)
     for (name, points), color in zip(series.items(), PALETTE, strict=False):
         axes.plot(
@@ -31,13 +34,16 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -
         axes.legend(frameon=False)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    return _svg(figure, plt)
+    return figure
 
 
 def scatter(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) -> str:
     """Points and the diagonal; SVG text. Many points are drawn as one picture, so that the page stays small."""
-    from matplotlib import pyplot as plt
+    return svg(scatter_figure(x, y, x_label, y_label))
 
+
+def scatter_figure(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) -> Any:
+    """The same as a figure of matplotlib."""
     figure, axes = _axes(5.0)
     axes.scatter(x, y, s=6, color=PALETTE[0], alpha=0.4, linewidths=0, rasterized=len(x) > 500)
     if len(x):
@@ -45,6 +51,13 @@ def scatter(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) 
         axes.plot([low, high], [low, high], color="#888888", linewidth=1)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
+    return figure
+
+
+def svg(figure: Any) -> str:
+    """A figure as SVG text; it is closed."""
+    from matplotlib import pyplot as plt
+
     return _svg(figure, plt)
 
 

@@ -10,6 +10,7 @@ A run directory holds::
     predictions.parquet   the test part: genes, measured, predicted
     result.json           the figures of the report
     report.html           curves, predicted against measured, the table against baselines
+    plots/                pictures during the run, with trainer.plot_every_n_epochs
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.metrics_file import MetricsFile, cut
+from knockgraph.train.plots import Plots
 from knockgraph.train.task import Task, fingerprint
 
 Say = Callable[[str], None]
@@ -235,6 +237,8 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         callbacks.append(GradientAccumulationScheduler(t.accumulate))
     if t.early_stopping is not None:
         callbacks.append(EarlyStopping("val/bce" if classes else "val/mse", patience=t.early_stopping))
+    if t.plot_every_n_epochs:
+        callbacks.append(Plots(directory, t.plot_every_n_epochs))
     if t.progress_bar:
         callbacks.append(TQDMProgressBar(refresh_rate=10))
     if config.strategy.name.startswith("stored-"):

@@ -32,6 +32,9 @@ class Task(LightningModule):
         config: The config.
         graph: The cell graph.
         transform: Labels' original units ↔ label units.
+
+    Attributes:
+        validated: Predictions and targets (label units) of the last validation, of all ranks.
     """
 
     def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
@@ -50,6 +53,7 @@ class Task(LightningModule):
         # The tables are the same everywhere by construction; DDP must not send them around.
         self._ddp_params_and_buffers_to_ignore = [f"strategy.{name}" for name, _ in self.strategy.named_buffers()]
         self._open = contextlib.ExitStack()
+        self.validated: tuple[Tensor, Tensor] | None = None
         self._outputs: list[tuple[Tensor, Tensor, Tensor]] = []
         self._to_restore: dict[str, Any] | None = None
         if config.trainer.compile:
@@ -154,6 +158,7 @@ class Task(LightningModule):
     def _log_metrics(self, part: str) -> None:
         prediction, target, _ = self.collected()
         self._outputs.clear()
+        self.validated = (prediction, target)
         found = (
             classification_metrics(prediction, target)
             if self.classes
