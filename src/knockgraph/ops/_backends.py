@@ -6,6 +6,7 @@ import importlib.util
 import os
 
 import torch
+from torch import Tensor
 
 from knockgraph.errors import StrategyError
 
@@ -46,3 +47,27 @@ def resolve_backend(backend: str, device: torch.device, *, sums: bool = True) ->
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The precision of sums: float64 for float64, float32 for everything smaller."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Half types become float32, the others stay."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def fused(backend: str, x: Tensor, *widths: int) -> bool:
+    """Whether a fused Triton kernel takes ``x``, or the plain formula does.
+
+    Args:
+        backend: ``auto``, ``triton`` or ``torch``.
+        x: The operand.
+        widths: Sizes of the matrix products' inner axes: the kernels know powers of two from 16 to 64.
+    """
+    if backend not in ("auto", "triton", "torch"):
+        raise StrategyError(f"Unknown backend {backend!r} of a fused operation; choose auto, triton or torch.")
+    fits = x.dtype != torch.float64 and all(w in (16, 32, 64) for w in widths)
+    if backend == "triton" and not fits:
+        raise StrategyError(
+            f"The fused kernels take widths 16, 32 and 64 and no float64, not {list(widths)} and {x.dtype}; "
+            "use backend='auto'."
+        )
+    return fits and backend != "torch" and resolve_backend(backend, x.device) == "triton"

@@ -1,0 +1,310 @@
+"""Kernels of the relations' MLPs: a tile of rows goes through all linear maps, norm and activation without leaving.
+
+The forward pass keeps the values before each activation for the backward pass, which goes through one linear map at a
+time, in place: with all of them in one kernel the gradients of the weights do not fit the registers (5.4 ms against
+what the sweep in docs/speed.md gives for four). Sums over rows are taken per share of the rows and then over the
+shares, always in the same order: equal inputs give equal bits.
+"""
+
+# Kernels are typed by Triton, not by Python.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from knockgraph.ops._gelu_triton import gelu, gelu_and_slope
+
+# Rows of a tile, warps and pipeline stages, from a sweep on an H200 (docs/speed.md).
+FORWARD = {"TILE": 128, "num_warps": 8, "num_stages": 1}
+BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1}
+SHARES = 58
+"""Programs among which the rows of one relation are shared out in the backward pass."""
+
+
+@triton.jit
+def _normalised(z, C: tl.constexpr):
+    """Rows with mean 0 and variance 1, and the factor that made them so."""
+    centred = z - (tl.sum(z, 1) / C)[:, None]
+    factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / C + 1e-5)
+    return centred * factor[:, None], factor
+
+
+@triton.jit
+def _forward(
+    own,
+    neighbours,
+    eps,
+    weight,
+    bias,
+    scale,
+    shift,
+    count,
+    z,
+    y,
+    rows,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    LAYERS: tl.constexpr,
+    NORM: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    r = tl.program_id(0)
+    start = tl.program_id(1) * TILE
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    if start >= real:
+        return
+    row = start + tl.arange(0, TILE)
+    inside = (row < real)[:, None]
+    c = tl.arange(0, C)
+    in_cc = c[:, None] * C + c[None, :]
+    place = row.to(tl.int64)[:, None] * C + c[None, :]
+    here = r * rows.to(tl.int64) * C + place
+    step = R * rows.to(tl.int64) * C
+    kind = y.dtype.element_ty
+    h = tl.load(own + place, mask=inside, other=0.0).to(tl.float32) * (1.0 + tl.load(eps + r).to(tl.float32))
+    h = (h + tl.load(neighbours + here, mask=inside, other=0.0).to(tl.float32)).to(kind)
+    for layer in tl.static_range(LAYERS):
+        of = layer * R + r
+        v = tl.dot(h, tl.load(weight + of * C * C + in_cc), input_precision=PRECISION)
+        stored = (v + tl.load(bias + of * C + c).to(tl.float32)[None, :]).to(kind)
+        tl.store(z + layer * step + here, stored, mask=inside)
+        v = stored.to(tl.float32)
+        if layer == LAYERS - 1:
+            if NORM:
+                v, _ = _normalised(v, C)
+                v = v * tl.load(scale + r * C + c).to(tl.float32)[None, :]
+                v += tl.load(shift + r * C + c).to(tl.float32)[None, :]
+        h = gelu(v).to(kind)
+    tl.store(y + here, h, mask=inside)
+
+
+@triton.jit
+def _backward(
+    own,
+    neighbours,
+    eps,
+    weight,
+    scale,
+    shift,
+    count,
+    z,
+    z_before,
+    dy,
+    dh,
+    d_eps,
+    d_weight,
+    d_bias,
+    d_scale,
+    d_shift,
+    rows,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
+    NORM: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SHARES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Through one linear map, from ``dy`` to ``dh``, which may be the same memory; the last starts with the norm."""
+    r = tl.program_id(0)
+    share = tl.program_id(1)
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    c = tl.arange(0, C)
+    in_cc = c[:, None] * C + c[None, :]
+    kind = dh.dtype.element_ty
+    factor = 1.0 + tl.load(eps + r).to(tl.float32)
+    w = tl.load(weight + r * C * C + in_cc)
+    g = tl.zeros([C, C], dtype=tl.float32)
+    b = tl.zeros([C], dtype=tl.float32)
+    g_scale = tl.zeros([C], dtype=tl.float32)
+    g_shift = tl.zeros([C], dtype=tl.float32)
+    g_eps = tl.zeros([C], dtype=tl.float32)
+    for start in range(share * TILE, real, SHARES * TILE):
+        row = start + tl.arange(0, TILE)
+        inside = (row < real)[:, None]
+        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        here = r * rows.to(tl.int64) * C + place
+        dv = tl.load(dy + here, mask=inside, other=0.0).to(tl.float32)
+        if LAST:
+            v = tl.load(z + here, mask=inside, other=0.0).to(tl.float32)
+            if NORM:
+                gamma = tl.load(scale + r * C + c).to(tl.float32)[None, :]
+                hat, narrow = _normalised(v, C)
+                _, slope = gelu_and_slope(hat * gamma + tl.load(shift + r * C + c).to(tl.float32)[None, :])
+                dv = dv * slope
+                g_scale += tl.sum(dv * hat, 0)
+                g_shift += tl.sum(dv, 0)
+                dv = dv * gamma
+                along = tl.sum(dv * hat, 1) / C
+                dv = (dv - (tl.sum(dv, 1) / C)[:, None] - hat * along[:, None]) * narrow[:, None]
+            else:
+                _, slope = gelu_and_slope(v)
+                dv = dv * slope
+        b += tl.sum(dv, 0)
+        if FIRST:
+            x = tl.load(own + place, mask=inside, other=0.0).to(tl.float32)
+            h = x * factor + tl.load(neighbours + here, mask=inside, other=0.0).to(tl.float32)
+            slope = tl.full([TILE, C], 1.0, dtype=tl.float32)
+        else:
+            h, slope = gelu_and_slope(tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32))
+        dv = dv.to(kind)
+        g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
+        d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
+        if FIRST:
+            g_eps += tl.sum(d_in * x, 0)
+        else:
+            d_in = d_in * slope
+        tl.store(dh + here, d_in.to(kind), mask=inside)
+    to = share * R + r
+    tl.store(d_weight + to * C * C + in_cc, g)
+    tl.store(d_bias + to * C + c, b)
+    if FIRST:
+        tl.store(d_eps + to, tl.sum(g_eps, 0))
+    if LAST and NORM:
+        tl.store(d_scale + to * C + c, g_scale)
+        tl.store(d_shift + to * C + c, g_shift)
+
+
+@triton.jit
+def _sum_own(dh, eps, count, out, rows, R: tl.constexpr, C: tl.constexpr, COUNTED: tl.constexpr, TILE: tl.constexpr):
+    """The gradient of the rows' own states: what all relations pass back, (1 + ε) times."""
+    start = tl.program_id(0) * TILE
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    if start >= real:
+        return
+    row = start + tl.arange(0, TILE)
+    inside = (row < real)[:, None]
+    place = row.to(tl.int64)[:, None] * C + tl.arange(0, C)[None, :]
+    total = tl.zeros([TILE, C], dtype=tl.float32)
+    for r in range(R):
+        value = tl.load(dh + r * rows.to(tl.int64) * C + place, mask=inside, other=0.0).to(tl.float32)
+        total += value * (1.0 + tl.load(eps + r).to(tl.float32))
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
+
+
+def forward(
+    own: Tensor,
+    neighbours: Tensor,
+    eps: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    norm: tuple[Tensor, Tensor] | None,
+    count: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The result [relations, rows, channels], and what each linear map gave, [layers, relations, rows, channels].
+
+    Args:
+        own: [rows, channels].
+        neighbours: [relations, rows, channels].
+        eps: [relations].
+        weight: [layers, relations, channels, channels], of the type of ``neighbours``.
+        bias: [layers, relations, channels].
+        norm: Scale and shift of the layer norm, [relations, channels].
+        count: int32 [1]: only that many rows are there, or ``None`` for all.
+    """
+    layers, relations, channels, _ = weight.shape
+    rows = neighbours.shape[1]
+    z = neighbours.new_empty(layers, *neighbours.shape)
+    y = torch.empty_like(neighbours)
+    scale, shift = (None, None) if norm is None else norm
+    with torch.cuda.device_of(y):
+        _forward[(relations, triton.cdiv(rows, FORWARD["TILE"]))](
+            own,
+            neighbours,
+            eps,
+            weight,
+            bias,
+            scale,
+            shift,
+            count,
+            z,
+            y,
+            rows,
+            **_shape(weight, norm, count),
+            **FORWARD,
+        )
+    return y, z
+
+
+def backward(
+    own: Tensor,
+    neighbours: Tensor,
+    eps: Tensor,
+    weight: Tensor,
+    norm: tuple[Tensor, Tensor] | None,
+    count: Tensor | None,
+    z: Tensor,
+    dy: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of ``own`` and ``neighbours`` (their type), eps, weight, bias, scale and shift (float32)."""
+    layers, relations, channels, _ = weight.shape
+    rows = neighbours.shape[1]
+    dh, d_own = torch.empty_like(neighbours), torch.empty_like(own)
+    part = {"dtype": torch.float32, "device": dh.device}
+    d_eps = torch.empty(SHARES, relations, **part)  # type: ignore[arg-type]
+    d_weight = torch.empty(layers, SHARES, *weight.shape[1:], **part)  # type: ignore[arg-type]
+    d_bias = torch.empty(layers, SHARES, relations, channels, **part)  # type: ignore[arg-type]
+    d_scale, d_shift = (torch.empty(SHARES, relations, channels, **part) for _ in range(2))  # type: ignore[arg-type]
+    scale, shift = (None, None) if norm is None else norm
+    shape = _shape(weight, norm, count)
+    del shape["LAYERS"]
+    with torch.cuda.device_of(dh):
+        for layer in reversed(range(layers)):
+            _backward[(relations, SHARES)](
+                own,
+                neighbours,
+                eps,
+                weight[layer],
+                scale,
+                shift,
+                count,
+                z[layer],
+                z[max(layer - 1, 0)],
+                dy if layer == layers - 1 else dh,
+                dh,
+                d_eps,
+                d_weight[layer],
+                d_bias[layer],
+                d_scale,
+                d_shift,
+                rows,
+                FIRST=layer == 0,
+                LAST=layer == layers - 1,
+                SHARES=SHARES,
+                **shape,
+                **BACKWARD,
+            )
+        tile = 64
+        _sum_own[(triton.cdiv(rows, tile),)](
+            dh, eps, count, d_own, rows, R=relations, C=channels, COUNTED=count is not None, TILE=tile
+        )
+    norm_grads = (None, None) if norm is None else (d_scale.sum(0), d_shift.sum(0))
+    return d_own, dh, d_eps.sum(0), d_weight.sum(1), d_bias.sum(1), *norm_grads
+
+
+def _shape(weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]:
+    layers, relations, channels, _ = weight.shape
+    return {
+        "R": relations,
+        "C": channels,
+        "LAYERS": layers,
+        "NORM": norm is not None,
+        "COUNTED": count is not None,
+        "PRECISION": "ieee" if weight.dtype == torch.float32 else "tf32",
+    }

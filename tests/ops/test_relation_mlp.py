@@ -1,0 +1,109 @@
+"""The fused MLPs of the relations against the formula, forward and gradient."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from knockgraph.ops.relation_mlp import relation_mlp
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+# The interpreter multiplies matrices of bfloat16 bit patterns.
+HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
+
+
+def operands(relations: int, rows: int, channels: int, layers: int, norm: bool = True) -> list[Tensor]:
+    g = torch.Generator().manual_seed(0)
+    shapes: list[tuple[int, ...]] = [
+        (rows, channels),
+        (relations, rows, channels),
+        (relations,),
+        (layers, relations, channels, channels),
+        (layers, relations, channels),
+    ]
+    shapes += [(relations, channels)] * (2 if norm else 0)
+    return [0.4 * torch.randn(*shape, generator=g).to(DEVICE) for shape in shapes]
+
+
+def slow(values: list[Tensor]) -> Tensor:
+    """Relation by relation, with torch's own layers."""
+    own, neighbours, eps, weight, bias, *norm = values
+    result = []
+    for r in range(len(eps)):
+        h = (1 + eps[r]) * own + neighbours[r]
+        for layer in range(len(weight)):
+            h = nn.functional.gelu(h) if layer else h
+            h = nn.functional.linear(h, weight[layer, r].t(), bias[layer, r])
+        h = nn.functional.layer_norm(h, h.shape[-1:], norm[0][r], norm[1][r]) if norm else h
+        result.append(nn.functional.gelu(h))
+    return torch.stack(result)
+
+
+def run(
+    values: list[Tensor], dy: Tensor, backend: str | None, rows: int | None = None, count: Tensor | None = None
+) -> list[Tensor]:
+    leaves = [v.detach().clone().requires_grad_() for v in values]
+    norm = tuple(leaves[5:]) or None
+    y = slow(leaves) if backend is None else relation_mlp(*leaves[:5], norm, count, backend)  # type: ignore[misc, arg-type]
+    y.backward(dy.to(y.dtype))
+    gradients = [v.grad for v in leaves]
+    assert all(g is not None for g in gradients)
+    return [y[:, :rows].detach(), gradients[0][:rows], gradients[1][:, :rows], *gradients[2:]]  # type: ignore[index, list-item]
+
+
+def compare(found: list[Tensor], wanted: list[Tensor], tolerance: float) -> None:
+    for number, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        error = (a.double() - b.double()).norm() / b.double().norm()
+        assert error <= tolerance, (number, error)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("layers", [1, 4])
+def test_plain_equals_the_slow_form(layers: int, norm: bool) -> None:
+    values = [v.double().cpu() for v in operands(3, 9, 6, layers, norm)]
+    dy = torch.randn(3, 9, 6, dtype=torch.float64)
+    compare(run(values, dy, "torch"), run(values, dy, None), 1e-12)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "relations, rows, channels, layers, norm",
+    [(3, 70, 16, 4, True), (2, 130, 32, 2, True), (1, 1, 16, 1, True), (2, 130, 16, 3, False), (2, 20, 16, 5, True)],
+)
+def test_fused_equals_plain(relations: int, rows: int, channels: int, layers: int, norm: bool) -> None:
+    values = operands(relations, rows, channels, layers, norm)
+    dy = torch.randn(relations, rows, channels, device=DEVICE)
+    wanted = run([v.double() for v in values], dy, "torch")
+    compare(run(values, dy, "triton"), wanted, 1e-5)
+
+
+@needs_triton
+def test_fused_half() -> None:
+    values = operands(2, 70, 32, 4)
+    values[:2] = (v.to(HALF) for v in values[:2])
+    dy = torch.randn(2, 70, 32, device=DEVICE).to(HALF)
+    compare(run(values, dy, "triton"), run([v.double() for v in values], dy, "torch"), 0.02)
+
+
+@needs_triton
+def test_rows_that_are_not_there() -> None:
+    values = operands(2, 200, 16, 4)
+    dy = torch.randn(2, 200, 16, device=DEVICE)
+    short = [values[0][:150].double(), values[1][:, :150].double(), *(v.double() for v in values[2:])]
+    wanted = run(short, dy[:, :150], "torch")
+    for tensor in (values[0][150:], values[1][:, 150:], dy[:, 150:]):
+        tensor.fill_(float("nan"))
+    count = torch.tensor([150], dtype=torch.int32, device=DEVICE)
+    compare(run(values, dy, "triton", 150, count), wanted, 1e-5)
+
+
+@needs_triton
+def test_equal_bits_twice() -> None:
+    values = operands(3, 100, 16, 4)
+    dy = torch.randn(3, 100, 16, device=DEVICE)
+    for a, b in zip(run(values, dy, "triton"), run(values, dy, "triton"), strict=True):
+        assert torch.equal(a, b)
