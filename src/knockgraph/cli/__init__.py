@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from knockgraph.cli.bench import bench_app
+from knockgraph.cli.download import download
 from knockgraph.cli.graph import graph_app
 from knockgraph.cli.screen import screen_app
 from knockgraph.cli.terminal import HELP, Json, err, out, write_json
@@ -20,6 +21,7 @@ app = typer.Typer(help="Graph neural networks on each gene deletion's own copy o
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
 app.command()(evaluate)
 app.command()(predict)
+app.command()(download)
 app.add_typer(bench_app, name="bench")
 app.add_typer(graph_app, name="graph")
 app.add_typer(screen_app, name="screen")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
-from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json
+from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json, write_text
+from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
+    from knockgraph.sources.presets import GraphOptions
 
 graph_app = typer.Typer(help="Build, look at and check cell graphs.", **HELP)
 
@@ -23,55 +26,95 @@ class GraphPreset(StrEnum):
     demo = "demo"
     yeast_scale = "yeast-scale"
     tables = "tables"
+    yeast = "yeast"
+    yeast_lite = "yeast-lite"
+
+
+class Unknown(StrEnum):
+    """What to do with names that mean no gene."""
+
+    error = "error"
+    drop = "drop"
 
 
 @graph_app.command("build")
 def graph_build(
     output: Output,
-    preset: Annotated[GraphPreset, typer.Option(help="demo and yeast-scale are built in; tables reads --from.")],
+    preset: Annotated[GraphPreset, typer.Option(help="demo and yeast-scale are built in; the others read --from.")],
     from_: From = None,
     seed: Seed = 0,
+    unknown: Annotated[
+        Unknown, typer.Option(help="yeast: edges with a name outside the gene list are dropped, or an error.")
+    ] = Unknown.drop,
+    cutoff: Annotated[
+        list[str] | None, typer.Option(help="yeast: least STRING score 1–1000, for all (700) or one (database=900).")
+    ] = None,
+    merge_channels: Annotated[bool, typer.Option(help="yeast: one relation of all STRING channels.")] = False,
+    weights: Annotated[bool, typer.Option(help="yeast: STRING scores as edge weights.")] = False,
+    metabolism: Annotated[bool, typer.Option(help="yeast: read yeast-GEM (needs cobra).")] = True,
+    plasmid: Annotated[bool, typer.Option(help="yeast: the 2-micron plasmid's four genes belong to the cell.")] = False,
+    features: Annotated[
+        str, typer.Option(help="Gene features to compute from the graph: degree, spectral, diffusion; with commas.")
+    ] = "",
     json_: Json = None,
 ) -> None:
     """Build a cell graph and save it.
 
     [bold]demo[/]: some hundred genes, trains in a minute. [bold]yeast-scale[/]: synthetic, the size of yeast's real
-    networks. [bold]tables[/]: your own genes.csv and relations/*.csv in the folder given by --from.
+    networks. [bold]tables[/]: your own genes.csv and relations/*.csv in the folder given by --from. [bold]yeast[/] and
+    [bold]yeast-lite[/]: public files in the folder given by --from; without it they are fetched from their owners.
 
     Example: knockgraph graph build --preset demo -o demo.cellgraph
     """
+    from knockgraph.graph.structural_features import with_structural_features
     from knockgraph.graph.summary import summarise
 
-    graph = _build(preset, from_, seed)
+    names = [name.strip() for name in features.split(",") if name.strip()]
+    report: dict[str, Any] = {}
+    if preset in (GraphPreset.yeast, GraphPreset.yeast_lite):
+        from knockgraph.sources.presets import GraphOptions
+
+        options = GraphOptions(
+            unknown.value, _cutoffs(cutoff or []), merge_channels, weights, metabolism, plasmid, names
+        )
+        graph, report = _build_yeast(preset, from_, options)
+    else:
+        graph = _build(preset, from_, seed)
+        graph = with_structural_features(graph, names) if names else graph
     content_hash = graph.save(output)
     out.print(f"[green]wrote[/] {output}: {graph} (content hash {content_hash[:12]})")
-    write_json(json_, {"file": str(output), "content_hash": content_hash, **summarise(graph)})
+    write_json(json_, {"file": str(output), "content_hash": content_hash, **report, **summarise(graph)})
 
 
 @graph_app.command("info")
-def graph_info(file: Annotated[Path, typer.Argument(help="A .cellgraph file.")], json_: Json = None) -> None:
-    """Show genes, relations and metabolism of a cell graph."""
+def graph_info(
+    file: Annotated[Path, typer.Argument(help="A .cellgraph file.")],
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page with pictures.")] = None,
+    json_: Json = None,
+) -> None:
+    """Show genes, relations, their degrees, components and overlap, features and metabolism of a cell graph."""
     from knockgraph.graph import CellGraph
     from knockgraph.graph.summary import summarise
+    from knockgraph.report import graph as report
 
-    summary = summarise(CellGraph.load(file))
+    graph = CellGraph.load(file)
+    summary = summarise(graph)
     out.print(f"[bold]{file}[/]: {summary['genes']:,} genes, {summary['other_names']:,} other names")
-    table = Table("relation", box=None, pad_edge=False)
-    for heading in ("genes touched", "edges", "symmetric", "self loops", "median degree", "max in", "max out"):
+    table = Table(report.HEADINGS[0], box=None, pad_edge=False)
+    for heading in report.HEADINGS[1:]:
         table.add_column(heading, justify="right")
-    for name, r in summary["relations"].items():
-        table.add_row(
-            name,
-            f"{r['genes_touched']:,}",
-            f"{r['edges']:,}",
-            "yes" if r["symmetric"] else "no",
-            f"{r['self_loops']:,}",
-            f"{r['degree_median']:g}",
-            f"{r['in_degree_max']:,}",
-            f"{r['out_degree_max']:,}",
-        )
+    for row in report.rows(summary):
+        table.add_row(*row)
     table.add_row("[bold]sum[/]", "", f"[bold]{summary['edges']:,}[/]")
     out.print(table)
+    if len(summary["relations"]) > 1:
+        out.print("\nshare of the row's gene pairs that the column's relation has too:")
+        shared = Table("", box=None, pad_edge=False)
+        for number, _ in enumerate(summary["overlap"], 1):
+            shared.add_column(str(number), justify="right")
+        for number, row in enumerate(report.overlap_rows(summary), 1):
+            shared.add_row(f"{number} {row[0]}", *row[1:])
+        out.print(shared)
     if summary["features"]:
         out.print("features: " + ", ".join(f"{name} ({d})" for name, d in summary["features"].items()))
     m = summary["metabolism"]
@@ -82,7 +125,45 @@ def graph_info(file: Annotated[Path, typer.Argument(help="A .cellgraph file.")],
             f"{m['gpr']:,} gpr and {m['rmr']:,} rmr entries"
         )
     out.print(f"gene-list hash {summary['gene_list_hash'][:12]}")
+    write_text(html, lambda found: report.html(graph, found, file.name), summary)
     write_json(json_, summary)
+
+
+@graph_app.command("lambda")
+def graph_lambda(
+    old: Annotated[Path, typer.Argument(help="protein.links.detailed of the earlier STRING release.")],
+    new: Annotated[Path, typer.Argument(help="The same of the later release.")],
+    genes: Annotated[
+        Path, typer.Option(help="A cell graph, or a folder with SGD_features.tab: the genes to count over.")
+    ],
+    json_: Json = None,
+) -> None:
+    """DANGO's weight λ of absent edges per relation, from two STRING releases.
+
+    λ is 0.1 where more than 1 % of the pairs without an edge in the old release have one in the new, else 1. Train with
+    it: knockgraph train model=dango 'model.options.zero_weight={string11_5_database: 0.1}'
+    """
+    from knockgraph.sources.dango_lambda import zero_weights
+    from knockgraph.sources.presets import resolver_of
+
+    found = zero_weights(old, new, resolver_of(genes))
+    table = Table("channel", box=None, pad_edge=False)
+    for heading in (f"pairs in {found.old}", f"pairs in {found.new}", "filled zeros", "of zeros", "changed", "λ"):
+        table.add_column(heading, justify="right")
+    for c in found.channels:
+        table.add_row(
+            c.channel,
+            f"{c.old_pairs:,}",
+            f"{c.new_pairs:,}",
+            f"{c.filled:,}",
+            f"{c.zeros:,}",
+            f"{c.changed:.2%}",
+            f"{c.zero_weight:g}",
+        )
+    out.print(table)
+    if found.caution:
+        out.print(f"[yellow]caution:[/] {escape(found.caution)}")
+    write_json(json_, found.as_dict())
 
 
 @graph_app.command("check")
@@ -108,3 +189,37 @@ def _build(preset: GraphPreset, from_: Path | None, seed: int) -> CellGraph:
     from knockgraph import demo_cell, yeast_scale_cell
 
     return demo_cell(seed) if preset is GraphPreset.demo else yeast_scale_cell(seed)
+
+
+def _build_yeast(preset: GraphPreset, from_: Path | None, options: GraphOptions) -> tuple[CellGraph, dict[str, Any]]:
+    from knockgraph.sources.presets import build_graph
+
+    graph, report = build_graph(preset.value, from_ or _fetched(preset), options)  # type: ignore[arg-type]
+    for line in report.lines():
+        out.print(escape(line))
+    return graph, report.as_dict()
+
+
+def _fetched(preset: GraphPreset) -> Path:
+    """The folder of files fetched for a preset."""
+    from knockgraph.cli.download import fetch_all
+    from knockgraph.sources.catalogue import chosen
+    from knockgraph.sources.yeast_gem import cache_folder
+
+    folder = cache_folder() / "downloads"
+    out.print(f"no --from: using {folder}")
+    fetch_all(chosen([preset.value]), folder)
+    return folder
+
+
+def _cutoffs(given: list[str]) -> int | dict[str, int]:
+    """``["700"]`` for all channels, ``["database=900", …]`` for some."""
+    per_channel: dict[str, int] = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not number.strip().isdecimal() or (not name and len(given) > 1):
+            raise KnockgraphError(f"--cutoff {text!r} must be a score such as 700, or a channel with one: database=900")
+        if not name:
+            return int(number)
+        per_channel[name.strip()] = int(number)
+    return per_channel or 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json
@@ -24,6 +25,32 @@ class ScreenSource(StrEnum):
     demo = "demo"
     yeast_scale = "yeast-scale"
     table = "table"
+    collins2007 = "collins2007"
+    costanzo2016 = "costanzo2016"
+    kuzmin2018 = "kuzmin2018"
+
+
+class Unknown(StrEnum):
+    """What to do with names that mean no gene."""
+
+    error = "error"
+    drop = "drop"
+
+
+class Linked(StrEnum):
+    """What to do with crosses of linked genes."""
+
+    drop = "drop"
+    mark = "mark"
+
+
+class KuzminTable(StrEnum):
+    """Which table of Kuzmin 2018."""
+
+    auto = "auto"
+    scores = "scores"
+    trigenic_calls = "trigenic-calls"
+    digenic_calls = "digenic-calls"
 
 
 class SplitKind(StrEnum):
@@ -45,9 +72,19 @@ class Unseen(StrEnum):
 
 @screen_app.command("import")
 def screen_import(
-    name: Annotated[ScreenSource, typer.Argument(help="demo and yeast-scale are built in; table reads --from.")],
+    name: Annotated[ScreenSource, typer.Argument(help="demo and yeast-scale are built in; the others read --from.")],
     output: Output,
     from_: From = None,
+    unknown: Annotated[
+        Unknown, typer.Option(help="studies: experiments with a name outside the gene list are dropped, or an error.")
+    ] = Unknown.drop,
+    linked: Annotated[
+        Linked, typer.Option(help="studies: crosses of linked genes are dropped, or kept and marked.")
+    ] = Linked.drop,
+    table: Annotated[KuzminTable, typer.Option(help="kuzmin2018: which of its tables.")] = KuzminTable.auto,
+    genes: Annotated[
+        Path | None, typer.Option(help="studies: a cell graph or a folder with SGD_features.tab; default: --from.")
+    ] = None,
     merge: Annotated[
         str, typer.Option(help="Merge repeated genotypes by: mean, median or first; 'no' keeps all.")
     ] = "no",
@@ -58,13 +95,25 @@ def screen_import(
     """Turn a table of experiments into a screen file (Parquet).
 
     [bold]table[/] reads CSV, TSV or Parquet with a column [bold]genotype[/] (genes joined by +, WT for the wild type)
-    and one numeric column per phenotype.
+    and one numeric column per phenotype. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
+    files of the study in the folder (or the file) given by --from; names resolve by SGD_features.tab in that folder.
 
     Example: knockgraph screen import table --from my.csv -o my.parquet
     """
     from knockgraph.screen.summary import summarise
 
-    screen = _import(name, from_, experiments, seed)
+    report: dict[str, Any] = {}
+    if name in (ScreenSource.collins2007, ScreenSource.costanzo2016, ScreenSource.kuzmin2018):
+        from knockgraph.sources.presets import ScreenOptions, import_screen
+
+        source = required(from_, name.value, "the folder or file with the study's data")
+        options = ScreenOptions(unknown.value, linked.value, table.value, genes)
+        screen, found = import_screen(name.value, source, options)  # type: ignore[arg-type]
+        report = found.as_dict()
+        for line in found.lines():
+            out.print(escape(line))
+    else:
+        screen = _import(name, from_, experiments, seed)
     before = screen.duplicates()
     if merge != "no":
         screen = screen.merge_duplicates(merge)  # type: ignore[arg-type]
@@ -73,7 +122,7 @@ def screen_import(
     if before.genotypes:
         what = f"merged by {merge}" if merge != "no" else "kept; merge them with --merge mean"
         out.print(f"  note: {before.genotypes:,} genotypes were measured more than once ({what})")
-    write_json(json_, {"file": str(output), "merge": merge, **summarise(screen)})
+    write_json(json_, {"file": str(output), "merge": merge, **report, **summarise(screen)})
 
 
 @screen_app.command("info")

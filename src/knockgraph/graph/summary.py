@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from knockgraph.graph.cell_graph import CellGraph
@@ -18,6 +20,10 @@ def summarise(graph: CellGraph) -> dict[str, Any]:
         "gene_list_hash": graph.gene_list_hash,
         "edges": graph.num_edges,
         "relations": {name: _relation(relation) for name, relation in graph.relations.items()},
+        "overlap": overlap(graph),
+        "components": components(
+            torch.cat([torch.empty(2, 0, dtype=torch.long), *_all_edges(graph)], 1), graph.num_genes
+        ),
         "features": {name: int(x.shape[1]) for name, x in graph.features.items()},
         "metabolism": None,
     }
@@ -32,6 +38,52 @@ def summarise(graph: CellGraph) -> dict[str, Any]:
             "growth_reactions": int((m.w_growth > 0).sum()),
         }
     return summary
+
+
+def overlap(graph: CellGraph) -> dict[str, dict[str, dict[str, float]]]:
+    """Relation → other relation → pairs of genes in both, and their share of the pairs in either (Jaccard).
+
+    Pairs are counted without direction.
+    """
+    keys = {name: _pairs(relation) for name, relation in graph.relations.items()}
+    names = list(keys)
+    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in names}
+    for i, a in enumerate(names):
+        for b in names[i:]:
+            both = len(keys[a]) if a == b else len(np.intersect1d(keys[a], keys[b], assume_unique=True))
+            either = len(keys[a]) + len(keys[b]) - both
+            found[a][b] = found[b][a] = {"pairs": both, "jaccard": both / either if either else 0.0}
+    return {name: {other: found[name][other] for other in names} for name in names}
+
+
+def components(edge_index: torch.Tensor, num_genes: int) -> dict[str, int]:
+    """Connected components (without direction) of the genes that have an edge: their number and the largest."""
+    label = np.arange(num_genes)
+    source, target = edge_index.numpy()
+    # Every round gives both ends of an edge the smaller label, then follows labels to their end.
+    while len(source):
+        low = np.minimum(label[source], label[target])
+        before = label.copy()
+        np.minimum.at(label, source, low)
+        np.minimum.at(label, target, low)
+        np.minimum.at(label, before[source], low)
+        np.minimum.at(label, before[target], low)
+        while not np.array_equal(label, label[label]):
+            label = label[label]
+        if np.array_equal(label, before):
+            break
+    touched = np.unique(np.concatenate([source, target]))
+    _, size = np.unique(label[touched], return_counts=True)
+    return {"count": len(size), "largest": int(size.max(initial=0))}
+
+
+def degree_counts(relation: Relation) -> list[tuple[int, int]]:
+    """(neighbours, genes with so many), ascending, without direction and self loops; genes without any are left out."""
+    key = _pairs(relation)
+    a, b = key // relation.num_genes, key % relation.num_genes
+    count = np.bincount(np.concatenate([a[a != b], b[a != b]]), minlength=1)
+    degree, genes = np.unique(count[count > 0], return_counts=True)
+    return list(zip(degree.tolist(), genes.tolist(), strict=True))
 
 
 def remarks(graph: CellGraph) -> list[str]:
@@ -65,4 +117,18 @@ def _relation(relation: Relation) -> dict[str, Any]:
         "in_degree_max": int(incoming.max()) if relation.num_edges else 0,
         "out_degree_max": int(outgoing.max()) if relation.num_edges else 0,
         "degree_median": float(total.median()) if relation.num_edges else 0.0,
+        "components": components(relation.edge_index, relation.num_genes),
     }
+
+
+def _pairs(relation: Relation) -> npt.NDArray[np.int64]:
+    """One ascending number per pair of genes, without direction."""
+    source, target = relation.edge_index.numpy()
+    keys: npt.NDArray[np.int64] = np.unique(
+        np.minimum(source, target) * relation.num_genes + np.maximum(source, target)
+    )
+    return keys
+
+
+def _all_edges(graph: CellGraph) -> list[torch.Tensor]:
+    return [relation.edge_index for relation in graph.relations.values()]

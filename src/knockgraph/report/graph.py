@@ -1,0 +1,126 @@
+"""A cell graph in tables and pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from knockgraph.graph import CellGraph
+from knockgraph.graph.summary import degree_counts
+from knockgraph.report import page, plots
+
+HEADINGS = (
+    "relation",
+    "genes touched",
+    "edges",
+    "symmetric",
+    "self loops",
+    "median degree",
+    "max in",
+    "max out",
+    "components",
+    "largest",
+)
+
+
+def rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row per relation under :data:`HEADINGS`."""
+    return [
+        (
+            name,
+            f"{r['genes_touched']:,}",
+            f"{r['edges']:,}",
+            "yes" if r["symmetric"] else "no",
+            f"{r['self_loops']:,}",
+            f"{r['degree_median']:g}",
+            f"{r['in_degree_max']:,}",
+            f"{r['out_degree_max']:,}",
+            f"{r['components']['count']:,}",
+            f"{r['components']['largest']:,}",
+        )
+        for name, r in summary["relations"].items()
+    ]
+
+
+def overlap_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row per relation: its name, and with every relation the shared pairs as a share of its own pairs."""
+    found = []
+    for name, others in summary["overlap"].items():
+        own = others[name]["pairs"]
+        found.append((name, *(f"{o['pairs'] / own:.0%}" if own else "–" for o in others.values())))
+    return found
+
+
+def html(graph: CellGraph, summary: dict[str, Any], title: str) -> str:
+    """The page."""
+    names = list(summary["relations"])
+    counts = {name: degree_counts(relation) for name, relation in graph.relations.items()}
+    sections = [("Relations", page.table(HEADINGS, rows(summary)))]
+    if names:
+        sections += [
+            (
+                "Degrees",
+                page.figure(_degrees(counts)) + page.numbers("genes per number of neighbours", counts),
+            ),
+            (
+                "Overlap",
+                "<p>Share of the row's gene pairs that the column's relation has too.</p>"
+                + page.figure(_overlap(summary))
+                + page.table(("relation", *names), overlap_rows(summary))
+                + page.numbers("shared pairs and Jaccard index", summary["overlap"]),
+            ),
+        ]
+    m = summary["metabolism"]
+    if m:
+        sections.append(
+            ("Metabolism", page.table(("what", "count"), [(k.replace("_", " "), f"{v:,}") for k, v in m.items()]))
+        )
+    if summary["features"]:
+        sections.append(
+            ("Features", page.table(("feature", "columns"), [(k, str(v)) for k, v in summary["features"].items()]))
+        )
+    lead = f"{summary['genes']:,} genes, {len(names)} relations, {summary['edges']:,} edges"
+    return page.page(title, lead, sections)
+
+
+def _degrees(counts: dict[str, list[tuple[int, int]]]) -> str:
+    """Share of genes with at least so many neighbours, on logarithmic axes; SVG text."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = plots._axes(4.2)
+    colors = plt.get_cmap("tab20").colors
+    for k, (name, points) in enumerate(counts.items()):
+        if not points:
+            continue
+        total = sum(genes for _, genes in points)
+        left, at_least = total, []
+        for _, genes in points:
+            at_least.append(left / total)
+            left -= genes
+        axes.loglog([d for d, _ in points], at_least, drawstyle="steps-pre", color=colors[k % 20], label=name)
+    axes.set_xlabel("neighbours")
+    axes.set_ylabel("share of genes with at least so many")
+    axes.legend(frameon=False, fontsize=8)
+    return plots._svg(figure, plt)
+
+
+def _overlap(summary: dict[str, Any]) -> str:
+    """The table of shares as a heat map; SVG text."""
+    from matplotlib import pyplot as plt
+
+    names = list(summary["overlap"])
+    share = [
+        [(o["pairs"] / others[name]["pairs"] if others[name]["pairs"] else 0.0) for o in others.values()]
+        for name, others in summary["overlap"].items()
+    ]
+    figure, axes = plots._axes(0.45 * len(names) + 2.2)
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(names)), names, rotation=35, ha="right", fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    for i, row in enumerate(share):
+        for j, value in enumerate(row):
+            axes.annotate(
+                f"{value:.0%}", (j, i), ha="center", va="center", fontsize=7, color="white" if value > 0.6 else "black"
+            )
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    return plots._svg(figure, plt)

@@ -1,0 +1,238 @@
+"""Delimited text as public databases publish it: plain, ``.gz``, ``.xz``, ``.bz2`` or in a ``.zip``, in a stream.
+
+Reading goes block by block through pyarrow, so that a file of any size needs little memory. When a block is refused the
+file is read once more by :meth:`DelimitedFile.rows`, slowly, only to say in which line the trouble is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from lzma import LZMAError
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
+
+from knockgraph.errors import FileFormatError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["text", "number", "integer"]
+MISSING = ("", "NA", "NaN", "nan", "N/A", "null", "-")
+"""What stands for "not measured" in a column of numbers."""
+
+_DAMAGED = (EOFError, zlib.error, LZMAError, zipfile.BadZipFile, OSError)
+_SHOWN = 60  # characters of a bad line in an error
+
+
+class DelimitedFile:
+    """One delimited text file and its header.
+
+    Args:
+        path: The file. How it is compressed is seen from its first bytes, not from its name.
+        delimiter: One character; by default a tab, comma, semicolon or blank, whichever the header has.
+        columns: Names of the columns of a file that has no header line.
+        header: A pattern (case-insensitive) that the header line matches; lines before it, a title for instance, are
+            passed over. By default the first line is the header.
+        member: Pattern of the wanted file in a zip archive.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        delimiter: str | None = None,
+        columns: Sequence[str] | None = None,
+        header: str | None = None,
+        member: str = "*",
+    ) -> None:
+        self.path = path
+        self.member = member
+        self.skip = 0
+        first = ""
+        with self.open() as stream, self._guarded():
+            for number, raw in zip(range(20), stream, strict=False):
+                first = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+                self.skip = number
+                if header is None or re.search(header, first, re.IGNORECASE):
+                    break
+            else:
+                raise FileFormatError(f"{path} is empty" if not first else f"{path} has no header line like {header!r}")
+        self.delimiter = delimiter or next((d for d in "\t,; " if d in first), "\t")
+        given = columns is not None
+        self.columns = list(columns) if columns is not None else [c.strip() for c in first.split(self.delimiter)]
+        if given and len(first.split(self.delimiter)) != len(self.columns):
+            raise FileFormatError(
+                f"{path}, line 1: it has {len(first.split(self.delimiter))} fields, but {len(self.columns)} are needed "
+                f"({', '.join(self.columns)}); is it the right file?"
+            )
+        self.first_line = self.skip + (1 if given else 2)  # the line number of the first row of data
+        folded = [_folded(c) for c in self.columns]
+        twice = sorted({c for c, f in zip(self.columns, folded, strict=True) if c and folded.count(f) > 1})
+        if twice:
+            raise FileFormatError(
+                f"{path} has more than one column {', '.join(map(repr, twice))}; rename or remove one"
+            )
+
+    def open(self) -> IO[bytes]:
+        """The decompressed bytes."""
+        try:
+            raw = self.path.open("rb")
+        except OSError as error:
+            why = "there is no such file" if not self.path.exists() else (error.strerror or str(error)).lower()
+            raise FileFormatError(f"cannot read {self.path}: {why}") from error
+        magic = raw.read(6)
+        raw.seek(0)
+        if magic.startswith(b"\x1f\x8b"):
+            import gzip
+
+            return gzip.open(raw)  # type: ignore[return-value]
+        if magic.startswith(b"\xfd7zXZ\x00"):
+            import lzma
+
+            return lzma.open(raw)
+        if magic.startswith(b"BZh"):
+            import bz2
+
+            return bz2.open(raw)
+        if magic.startswith(b"PK\x03\x04"):
+            with self._guarded():
+                archive = zipfile.ZipFile(raw)
+                names = [i.filename for i in archive.infolist() if not i.is_dir() and not i.filename.startswith("__")]
+                wanted = [name for name in names if fnmatch(Path(name).name.lower(), self.member.lower())]
+                if len(wanted) != 1:
+                    found = "none" if not wanted else f"{len(wanted)}"
+                    raise FileFormatError(
+                        f"{self.path} holds {found} of {self.member!r} (it holds {', '.join(names[:10])}); "
+                        "unpack it and give the file"
+                    )
+                return archive.open(wanted[0])
+        return raw
+
+    def find(self, *names: str) -> str | None:
+        """The first of these columns that the file has, whatever its case; ``None`` without one."""
+        by_folded = {_folded(c): c for c in self.columns}
+        return next((by_folded[_folded(name)] for name in names if _folded(name) in by_folded), None)
+
+    def need(self, *names: str) -> str:
+        """Like :meth:`find`, an error without one."""
+        found = self.find(*names)
+        if found is None:
+            raise FileFormatError(
+                f"{self.path} has no column {names[0]!r}; it has {', '.join(map(repr, self.columns[:16]))}; "
+                "is it the right file?"
+            )
+        return found
+
+    def batches(self, columns: Mapping[str, Kind], block_size: int = 1 << 22) -> Iterator[pa.RecordBatch]:
+        """The wanted columns, block by block; missing numbers are null.
+
+        Raises:
+            FileFormatError: With file, line and what is wrong.
+        """
+        import pyarrow as pa
+        import pyarrow.csv as csv
+
+        types = {"text": pa.string(), "number": pa.float64(), "integer": pa.int64()}
+        names = [name or f"column {i + 1}" for i, name in enumerate(self.columns)]
+        with self.open() as stream:
+            try:
+                reader = csv.open_csv(
+                    stream,
+                    csv.ReadOptions(column_names=names, skip_rows=self.first_line - 1, block_size=block_size),
+                    csv.ParseOptions(delimiter=self.delimiter, quote_char=self._quote, ignore_empty_lines=True),
+                    csv.ConvertOptions(
+                        column_types={name: types[kind] for name, kind in columns.items()},
+                        include_columns=list(columns),
+                        null_values=list(MISSING),
+                        strings_can_be_null=False,
+                    ),
+                )
+                yield from reader
+            except pa.ArrowInvalid as error:
+                if "Empty CSV" in str(error):  # a header and nothing else
+                    return
+                self.refuse(columns)
+                raise FileFormatError(f"cannot read {self.path}: {str(error).splitlines()[0]}") from error
+            except _DAMAGED as error:
+                raise self._damaged(error) from error
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Line number and fields of every row, one after another, in plain Python; fields are not checked."""
+        import csv
+
+        with self.open() as stream, self._guarded():
+            for number, raw in enumerate(stream, 1):
+                if number < self.first_line or not raw.strip(b"\r\n"):
+                    continue
+                try:
+                    line = raw.decode("utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise FileFormatError(
+                        f"{self.path}, line {number}: it is not UTF-8 text ({error.reason}); convert the file"
+                    ) from error
+                yield (
+                    number,
+                    next(csv.reader([line], delimiter=self.delimiter)) if self._quote else line.split(self.delimiter),
+                )
+
+    def refuse(self, columns: Mapping[str, Kind], reason: Callable[[dict[str, str]], str | None] | None = None) -> None:
+        """Raise for the first malformed line: a wrong number of fields, no number, or what ``reason`` says of it.
+
+        Returns only if there is no such line.
+        """
+        for number, fields in self.rows():
+            if len(fields) != len(self.columns):
+                shown = self.delimiter.join(fields)[:_SHOWN]
+                raise FileFormatError(
+                    f"{self.path}, line {number}: it has {len(fields)} fields instead of {len(self.columns)} "
+                    f"({shown!r}); correct or remove the line, or get the file again"
+                )
+            row = dict(zip(self.columns, fields, strict=True))
+            for name, kind in columns.items():
+                problem = _not_a(kind, row[name])
+                if problem:
+                    raise FileFormatError(
+                        f"{self.path}, line {number}: {name!r} is {row[name]!r}, but {problem} is needed; correct or "
+                        "remove the line"
+                    )
+            said = reason(row) if reason else None
+            if said:
+                raise FileFormatError(f"{self.path}, line {number}: {said}")
+
+    @property
+    def _quote(self) -> str | Literal[False]:
+        """Commas need quotes; tabs and blanks do not, and free text between them may hold any number of quotes."""
+        return '"' if self.delimiter in ",;" else False
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGED as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: BaseException) -> FileFormatError:
+        return FileFormatError(
+            f"{self.path} is damaged or incomplete ({str(error) or type(error).__name__}); get the file again"
+        )
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[\s_.#]+", " ", name).strip().casefold()
+
+
+def _not_a(kind: Kind, text: str) -> str | None:
+    """What is needed instead, or ``None``."""
+    if kind == "text":
+        return None
+    if text.strip() in MISSING:
+        return None
+    try:
+        (int if kind == "integer" else float)(text)
+    except ValueError:
+        return "an integer" if kind == "integer" else "a number"
+    return None

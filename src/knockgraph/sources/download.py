@@ -1,0 +1,290 @@
+"""Fetching public files from their owners: resumed after a cut, retried after a stall, verified before they count.
+
+A file is collected in ``.NAME.part`` beside its place and renamed when it is whole and sound. ``downloads.json`` in the
+same folder notes address, size and SHA-256 of everything fetched: later runs check against it, and another machine that
+is given it as a lock file accepts only the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from knockgraph import __version__
+from knockgraph.container import atomic_write
+from knockgraph.errors import FileFormatError, KnockgraphError
+from knockgraph.sources.catalogue import PublicFile
+
+MANIFEST = "downloads.json"
+_BLOCK = 1 << 18
+
+Progress = Callable[[int, int | None], None]
+"""Told the bytes that are there and the bytes that there will be, if known."""
+
+
+class DownloadError(KnockgraphError, OSError):
+    """A file could not be fetched, or is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A file that is there, verified."""
+
+    name: str
+    file: str
+    url: str
+    bytes: int
+    sha256: str
+    retrieved: str
+
+
+def fetch(
+    wanted: PublicFile,
+    folder: Path,
+    lock: Mapping[str, Fetched] | None = None,
+    progress: Progress | None = None,
+    timeout: float = 30.0,
+    attempts: int = 5,
+    pause: float = 1.0,
+) -> tuple[Fetched, bool]:
+    """Make sure that a public file is in ``folder``; returns what it is, and whether it had to be fetched.
+
+    Args:
+        wanted: Which.
+        folder: Where to; made if need be.
+        lock: Files that must be the same byte for byte, see :func:`read_manifest`.
+        progress: Told how far it is.
+        timeout: Seconds without a byte after which the connection counts as stalled.
+        attempts: Failures in a row, without a byte gained, after which it gives up.
+        pause: Seconds before the second attempt, doubled each time.
+
+    Raises:
+        DownloadError: One sentence with what to do.
+    """
+    if not wanted.url:
+        raise DownloadError(f"{wanted.title} has no address that a program may fetch; get it {wanted.where}")
+    if not wanted.url.startswith(("https://", "http://")):
+        raise DownloadError(f"{wanted.url} is not a web address; use http or https")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DownloadError(f"cannot make the folder {folder}: {(error.strerror or str(error)).lower()}") from error
+    noted = read_manifest(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
+    locked = (lock or {}).get(wanted.name)
+    expected = wanted.sha256 or (locked.sha256 if locked else "")
+    place = folder / wanted.file
+    if place.is_file():
+        return _present(wanted, place, noted.get(wanted.name), expected), False
+    part = folder / f".{wanted.file}.part"
+    _collect(wanted, part, progress, timeout, attempts, pause)
+    _verify(wanted, part, expected)
+    done = Fetched(
+        wanted.name,
+        wanted.file,
+        wanted.url,
+        part.stat().st_size,
+        _sha256(part),
+        datetime.now(UTC).isoformat("T", "seconds"),
+    )
+    part.replace(place)
+    _about(part).unlink(missing_ok=True)
+    with atomic_write(folder / MANIFEST) as new:
+        entries = {**noted, wanted.name: done}
+        new.write_text(json.dumps({name: asdict(f) for name, f in entries.items()}, indent=2) + "\n", encoding="utf-8")
+    return done, True
+
+
+def read_manifest(path: Path) -> dict[str, Fetched]:
+    """What a folder's ``downloads.json`` notes; also serves as a lock file."""
+    try:
+        return {name: Fetched(**entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}
+    except FileNotFoundError as error:
+        raise FileFormatError(f"cannot read {path}: there is no such file") from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise FileFormatError(f"{path} is not a list of downloads ({error}); remove it or copy it again") from error
+
+
+def _present(wanted: PublicFile, place: Path, noted: Fetched | None, expected: str) -> Fetched:
+    """A file that is already there, if it is the right one."""
+    digest = _sha256(place)
+    should = expected or (noted.sha256 if noted else "")
+    if should and digest != should:
+        raise DownloadError(
+            f"{place} has the SHA-256 {digest[:12]}…, but {should[:12]}… is expected: it was changed or is another "
+            "release; remove it to fetch it again"
+        )
+    return Fetched(
+        wanted.name, wanted.file, wanted.url, place.stat().st_size, digest, noted.retrieved if noted else "found here"
+    )
+
+
+def _collect(
+    wanted: PublicFile, part: Path, progress: Progress | None, timeout: float, attempts: int, pause: float
+) -> None:
+    """Bring ``part`` to its full size."""
+    failures = 0
+    while True:
+        before = _size(part)
+        try:
+            if _transfer(wanted, part, progress, timeout):
+                return
+            why = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            if error.code not in (408, 425, 429, 500, 502, 503, 504):
+                raise DownloadError(
+                    f"{wanted.url} answers {error.code} {error.reason}; the owner may have moved it, see {wanted.page}"
+                ) from error
+            why = f"the server answers {error.code} {error.reason}"
+        except TimeoutError:
+            why = f"no byte came for {timeout:g} s"
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
+            reason = getattr(error, "reason", error)
+            why = f"no byte came for {timeout:g} s" if isinstance(reason, TimeoutError) else f"{reason}"
+        failures = 1 if _size(part) > before else failures + 1
+        if failures >= attempts:
+            raise DownloadError(
+                f"{wanted.url} could not be fetched after {attempts} attempts ({why}); {_size(part):,} bytes are kept, "
+                f"run the command again to continue, or get the file by hand from {wanted.page}"
+            )
+        time.sleep(pause * 2 ** (failures - 1))
+
+
+def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout: float) -> bool:
+    """One connection; whether the file is complete after it."""
+    have, validator = _size(part), _validator(part, wanted.url)
+    headers = {"User-Agent": f"knockgraph/{__version__}", "Accept-Encoding": "identity"}
+    if have and validator:
+        # If the owner has changed the file meanwhile, the server sends the whole new one instead.
+        headers |= {"Range": f"bytes={have}-", "If-Range": validator}
+    else:
+        have = 0
+    request = urllib.request.Request(wanted.url, headers=headers)  # noqa: S310 (the scheme was checked)
+    try:
+        response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # nothing is left to send, or the file is another one now
+            part.unlink(missing_ok=True)
+            return False
+        raise
+    with response:
+        if response.headers.get_content_type() == "text/html" and not wanted.file.endswith((".html", ".htm")):
+            raise DownloadError(f"{wanted.url} sent a web page instead of the file; get it by hand from {wanted.page}")
+        resumed = response.status == 206 and _starts_at(response.headers.get("Content-Range"), have)
+        if not resumed:
+            have = 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length and length.isdecimal() else None
+        with _writing(part, "ab" if resumed else "wb") as out:
+            _remember(part, wanted.url, response.headers)
+            while block := response.read(_BLOCK):
+                out.write(block)
+                have += len(block)
+                if progress:
+                    progress(have, total)
+    return total is None or have == total
+
+
+@contextlib.contextmanager
+def _writing(part: Path, mode: str) -> Any:
+    """The part, open; a full disk is our own error, a broken connection passes through."""
+    try:
+        out = part.open(mode)
+    except OSError as error:
+        raise DownloadError(f"cannot write {part}: {(error.strerror or str(error)).lower()}") from error
+
+    class Writer:
+        def write(self, block: bytes) -> None:
+            try:
+                out.write(block)
+            except OSError as error:
+                raise DownloadError(f"cannot write {part}: {(error.strerror or str(error)).lower()}") from error
+
+    with out:
+        yield Writer()
+
+
+def _verify(wanted: PublicFile, part: Path, expected: str) -> None:
+    """Refuse, and remove, what is not the file."""
+    problem = ""
+    digest = _sha256(part)
+    if expected and digest != expected:
+        problem = f"has the SHA-256 {digest[:12]}… instead of {expected[:12]}…"
+    elif part.stat().st_size == 0:
+        problem = "is empty"
+    else:
+        broken = _broken_archive(wanted.file, part)
+        problem = f"is not a sound archive ({broken})" if broken else ""
+    if problem:
+        part.unlink(missing_ok=True)
+        _about(part).unlink(missing_ok=True)
+        raise DownloadError(
+            f"what {wanted.url} sent {problem}; it was removed: try again, or get it by hand from {wanted.page}"
+        )
+
+
+def _broken_archive(name: str, path: Path) -> str:
+    """What is wrong with compressed bytes; their own checksums tell."""
+    import gzip
+    import lzma
+    import zipfile
+    import zlib
+
+    try:
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(path) as archive:
+                bad = archive.testzip()
+            return f"{bad} is damaged" if bad else ""
+        opened = {".gz": gzip.open, ".xz": lzma.open}.get(Path(name).suffix)
+        if opened:
+            with opened(path, "rb") as stream:  # type: ignore[operator]
+                while stream.read(1 << 20):
+                    pass
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _starts_at(content_range: str | None, start: int) -> bool:
+    return bool(content_range) and str(content_range).replace(" ", "").startswith(f"bytes{start}-")
+
+
+def _about(part: Path) -> Path:
+    return part.with_name(part.name + ".json")
+
+
+def _remember(part: Path, url: str, headers: Any) -> None:
+    """Which version of the file the part belongs to; without a strong mark it cannot be continued."""
+    etag = headers.get("ETag", "")
+    mark = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified", "")
+    with contextlib.suppress(OSError):
+        _about(part).write_text(json.dumps({"url": url, "validator": mark}), encoding="utf-8")
+
+
+def _validator(part: Path, url: str) -> str:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        about = json.loads(_about(part).read_text(encoding="utf-8"))
+        if about.get("url") == url:
+            return str(about.get("validator", ""))
+    return ""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
