@@ -29,7 +29,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
-from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
@@ -38,7 +38,7 @@ from knockgraph.container import atomic_write
 from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import LabelTransform
-from knockgraph.train import checkpoints, memory
+from knockgraph.train import checkpoints, memory, wandb_run
 from knockgraph.train.config import Config, ConfigError, dump, load
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
@@ -185,6 +185,7 @@ def _fit(
             raise
     finally:
         data.close()
+        wandb_run.finish(trainer)
     if interrupt.asked:
         names = (checkpoints.LAST, checkpoints.PREVIOUS)  # the last may just have been being replaced
         raise InterruptedRun(directory, any((directory / "checkpoints" / name).is_file() for name in names))
@@ -247,9 +248,7 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
     if find_spec("tensorboard") is not None:  # absent on machines that only measure
         loggers.append(TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"))
     if config.logging.wandb != "off":
-        loggers.append(
-            WandbLogger(project=config.logging.project, save_dir=directory, offline=config.logging.wandb == "offline")
-        )
+        loggers.append(wandb_run.wandb_logger(config, directory, is_main_process()))
     several = t.devices * t.num_nodes > 1
     return pl.Trainer(
         accelerator=t.accelerator,
