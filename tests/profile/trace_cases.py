@@ -23,9 +23,9 @@ def span(
 def training_step(number: int, start: int) -> list[Event]:
     """One step of 1,000 µs as torch records it on a GPU: two threads, two streams.
 
-    main thread:          data loading 100, copies 60, masks 40, forward 150, loss 30, optimizer 100, waits 80, python 440
+    main thread:          data loading 100, copies 60, masks 40, forward 150, loss 30, optimizer 100, waits 80, rest 440
     autograd thread:      backward 280 + DDP communication 20, from 450 to 750, while the main thread waits
-    wall clock:           the same with 300 of python given to the autograd thread
+    wall clock:           the same with 300 of the rest given to the autograd thread
     stream 7:             copy 20, kernels 60 (masks), 200 (forward), 30 (loss), 150 (backward), 40 (optimizer)
     stream 20:            communication 100, 50 of them beside the backward kernel
     """

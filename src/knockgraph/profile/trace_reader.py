@@ -92,10 +92,9 @@ def nanoseconds(microseconds: Any) -> int | None:
     """
     if type(microseconds) is str:
         if microseconds[-4:-3] == ".":  # as torch writes them
-            try:
-                return int(microseconds[:-4] + microseconds[-3:])
-            except ValueError:
-                return None
+            digits = microseconds[:-4] + microseconds[-3:]
+            if digits.isdecimal():
+                return int(digits)
         try:
             value = Decimal(microseconds)
             return int((value * 1000).to_integral_value()) if value.is_finite() and value.adjusted() < 20 else None

@@ -65,13 +65,12 @@ class TraceStream:
         if self.path.is_dir():
             raise FileFormatError(f"cannot read {self.path}: it is a folder; give the trace files in it")
         try:
-            raw = self.path.open("rb")
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
+            with self.path.open("rb") as raw:
+                packed = raw.read(2) == b"\x1f\x8b"
+            return gzip.open(self.path) if packed else self.path.open("rb")  # type: ignore[return-value]
         except OSError as error:
             reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror).lower()
             raise FileFormatError(f"cannot read {self.path}: {reason}") from error
-        return gzip.open(raw) if packed else raw  # type: ignore[return-value]
 
     def _object(self) -> Iterator[Event]:
         found = False
@@ -115,7 +114,7 @@ class TraceStream:
                     self.events += 1
                     if type(event) is dict:
                         yield event
-            except (JSONDecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 pass
             # The slow way: at the edge of the window, at the end of the list, or at an error.
             if bare and not self._peek():
@@ -138,8 +137,10 @@ class TraceStream:
         while True:
             try:
                 value, end = self._decode(self._text, self._at)
-                if end < len(self._text) or not self._more():  # a number may go on behind the window
-                    self._at = end
+                # A number may go on behind the window: "1", "1." and "1e+" are all read as 1.
+                left = len(self._text) - end
+                if left > 2 or not self._more():  # which moves the window
+                    self._at = len(self._text) - left
                     return value
             except RecursionError as error:
                 raise self._damaged(f"{what} is nested too deeply") from error
@@ -155,6 +156,8 @@ class TraceStream:
                     if unfinished:
                         raise self._truncated(what) from error
                     raise self._damaged(f"in {what}, {_lower(error.msg)}", place) from error
+            except ValueError as error:  # a number of thousands of digits
+                raise self._damaged(f"in {what}, {error}") from error
 
     def _expect(self, wanted: str) -> str:
         found = self._peek()
