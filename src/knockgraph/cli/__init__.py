@@ -12,6 +12,7 @@ from rich.table import Table
 from knockgraph.cli.bench import bench_app
 from knockgraph.cli.download import download
 from knockgraph.cli.graph import graph_app
+from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
 from knockgraph.cli.terminal import HELP, Json, err, out, write_json
 from knockgraph.cli.train import evaluate, predict, train
@@ -24,6 +25,7 @@ app.command()(predict)
 app.command()(download)
 app.add_typer(bench_app, name="bench")
 app.add_typer(graph_app, name="graph")
+app.add_typer(profile_app, name="profile")
 app.add_typer(screen_app, name="screen")
 
 

@@ -213,8 +213,7 @@ class Workbench:
 
     def trace(self, window: Window, directory: Path) -> dict[str, Any]:
         """Record a trace per rank, and run the same steps without it."""
-        config = copy.deepcopy(self.config)
-        config.trainer.max_epochs, config.trainer.max_steps = -1, window.steps
+        config = self.config
         window.check(config, self.samples)
         first, last = window.wait + window.warmup, window.steps - 1
         check_window(window.active, first)

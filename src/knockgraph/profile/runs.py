@@ -60,7 +60,10 @@ def profile_run(
             if name == "full":
                 epoch = bench.epoch(epoch_limit, found["full"]["seconds_per_step"])
                 conditions = describe(bench)
-        return {
+        if _uncertain(found):
+            say(f"run full again: {warmup} + {steps} steps")
+            found["full again"] = bench.measure(None, steps, warmup)
+        result = {
             "profile": 1,
             "setting": label or f"{config.model.name}+{config.strategy.name}",
             "conditions": conditions,
@@ -70,6 +73,9 @@ def profile_run(
             "runs": found,
             "epoch": epoch,
         }
+    from knockgraph.profile.explain import summary  # which reads results
+
+    return {**result, "summary": summary(result)}
 
 
 def describe(bench: Workbench) -> dict[str, Any]:
@@ -109,14 +115,26 @@ def localised(result: dict[str, Any]) -> dict[str, float] | None:
     """Full = empty + what the model adds + what neither explains, in seconds per step; ``None`` without all three.
 
     The empty run already does masks, clipping and the optimizer; the model adds its forward, loss and backward pass.
+    If the full run was made again after the others, the mean of the two counts, which cancels a steady drift.
     """
-    found = result["runs"]
+    return _localised(result["runs"])
+
+
+def _uncertain(found: dict[str, Any]) -> bool:
+    """Whether so much is unexplained that the machine may have changed its pace meanwhile."""
+    parts = _localised(found)
+    return parts is not None and abs(parts["unexplained"]) > 0.05 * parts["full"]
+
+
+def _localised(found: dict[str, Any]) -> dict[str, float] | None:
     if not {"full", "empty", "model-only"} <= set(found):
         return None
     added = (phases.FORWARD, phases.LOSS, phases.COMPILED, phases.BACKWARD)
     per_step = {name: {k: v / found[name]["steps"] for k, v in times(found[name]).items()} for name in found}
     model = sum(per_step["model-only"].get(k, 0.0) - per_step["empty"].get(k, 0.0) for k in added)
     full, empty = found["full"]["seconds_per_step"], found["empty"]["seconds_per_step"]
+    if "full again" in found:
+        full = (full + found["full again"]["seconds_per_step"]) / 2
     return {"full": full, "empty": empty, "model": model, "unexplained": full - empty - model}
 
 

@@ -1,0 +1,223 @@
+"""Where the time goes and what to change, in words, from the numbers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from knockgraph.profile import phases
+from knockgraph.profile.compare import per_step
+from knockgraph.profile.runs import localised
+
+_WORTH = 0.1  # a phase that takes a smaller share is not worth advice
+_EXACT_AND_FAST = "node-mask"
+
+
+def summary(result: dict[str, Any]) -> str:
+    """One paragraph about one profile."""
+    run, c = result["runs"]["full"], result["conditions"]
+    spent = per_step(run)
+    whole = sum(spent.values())
+    order = sorted(spent, key=lambda name: -spent[name])
+    shown = [name for name in order if spent[name] >= 0.03 * whole][:5] or order[:1]
+    parts = ", ".join(f"{name} {spent[name] / whole:.0%} ({milliseconds(spent[name])})" for name in shown)
+    seconds = run["seconds_per_step"]
+    sentences = [
+        f"A step of {result['setting']} takes {milliseconds(seconds)} ({1 / seconds:,.3g} steps/s, "
+        f"{c['batch per process'] * c['processes'] / seconds:,.0f} samples/s, batch {c['batch per process']} × "
+        f"{c['processes']}, {c['device']}): {parts}; the phases account for {run['accounted']:.1%} of the wall clock."
+    ]
+    found = localised(result)
+    if found is not None:
+        sentences.append(
+            f"Everything but the model takes {milliseconds(found['empty'])} (empty task), and the model adds "
+            f"{milliseconds(found['model'])} (measured alone, on a stored batch), which leaves "
+            f"{milliseconds(found['unexplained'], sign=True)} ({found['unexplained'] / found['full']:+.0%}) "
+            "unexplained."
+        )
+        again = result["runs"].get("full again")
+        if again is not None:
+            drift = again["seconds_per_step"] / seconds - 1
+            sentences.append(
+                f"The full run, made again at the end, took {milliseconds(again['seconds_per_step'])} a step "
+                f"({drift:+.0%}): so much does the pace of this machine change by itself."
+            )
+    e = result["epoch"]
+    measured = "" if e["measured_seconds"] is None else f", measured {duration(e['measured_seconds'])}"
+    sentences.append(
+        f"An epoch is ceil({e['training_samples']:,} / ({e['batch']} × {e['processes']})) = {e['steps']:,} steps, "
+        f"{duration(e['predicted_seconds'])} by this time per step{measured}."
+    )
+    told = advice(result)
+    model = sum(spent.get(name, 0.0) for name in (phases.FORWARD, phases.BACKWARD, phases.COMPILED)) / whole
+    if not told and model > 0.5:
+        modules = result["runs"].get("model-only", {}).get("modules") or []
+        most = f", most of it in {modules[0]['module']} ({modules[0]['kind']})" if modules else ""
+        told = [f"nothing around the model; {model:.0%} is its forward and backward pass{most}"]
+    sentences.append(f"What to change: {'; '.join(told)}." if told else "Nothing stands out that could be changed.")
+    return " ".join(sentences)
+
+
+def advice(result: dict[str, Any]) -> list[str]:
+    """What to change, the most rewarding first; each with the share that it is about."""
+    run, c = result["runs"]["full"], result["conditions"]
+    spent = per_step(run)
+    whole = sum(spent.values())
+    shares = {name: seconds / whole for name, seconds in spent.items()}
+    rules = (
+        _waiting,
+        _transfer,
+        _masks,
+        _model,
+        _exchange,
+        _optimizer,
+        _logging,
+        _remainder,
+    )
+    told = [(share, text) for rule in rules for share, text in rule(shares, run, c) if share >= _WORTH]
+    return [text for _, text in sorted(told, key=lambda item: -item[0])]
+
+
+Rule = list[tuple[float, str]]
+
+
+def _waiting(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
+    share = shares.get(phases.WAIT, 0.0)
+    parts = run["parts"].get(phases.WAIT, {})
+    collating = parts.get("collate", 0.0) / max(run["phases"].get(phases.WAIT, 0.0), 1e-12)
+    if c["placement"] != "device":
+        where = f"{collating:.0%} of it making masks" if collating > 0.5 else "its batches carry masks"
+        text = (
+            f"{share:.0%} waits for data ({where}): use strategy={_EXACT_AND_FAST}, which needs no edge masks, "
+            f"or more workers than {c['workers']} (loader.num_workers)"
+        )
+    elif c["workers"]:
+        text = f"{share:.0%} waits for data: loader.num_workers=0, the flat loader is faster in the process itself"
+    else:
+        text = f"{share:.0%} waits for data: keep the screen on the device (loader.resident=true), or use workers"
+    return [(share, text)]
+
+
+def _transfer(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
+    share = shares.get(phases.TRANSFER, 0.0)
+    if c["placement"] != "device":
+        return [(share, f"{share:.0%} moves masks to the device: use strategy={_EXACT_AND_FAST}, which moves indices")]
+    return [(share, f"{share:.0%} moves batches to the device: loader.resident=true, or loader.pin_memory=true")]
+
+
+def _masks(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
+    share = shares.get(phases.MASKS, 0.0)
+    if c["strategy"] == _EXACT_AND_FAST:
+        return [(share, f"{share:.0%} makes keep-vectors: a larger batch shares the fixed cost")]
+    return [(share, f"{share:.0%} perturbs graphs with {c['strategy']}: use strategy={_EXACT_AND_FAST}")]
+
+
+def _model(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
+    share = sum(shares.get(name, 0.0) for name in (phases.FORWARD, phases.BACKWARD, phases.COMPILED))
+    if c["perturbed columns per sample"] and c["strategy"] not in (_EXACT_AND_FAST, "neighborhood"):
+        return [
+            (
+                share,
+                f"{share:.0%} is the model's forward and backward pass, and {c['strategy']} makes it send a message "
+                f"along each of {c['edges']:,} edges for every sample: use strategy={_EXACT_AND_FAST}, one product "
+                "with the shared graph",
+            )
+        ]
+    told = []
+    gpu = c["device"] != "cpu"
+    if gpu and run.get("device_behind_share", 1.0) < 0.5:
+        text = "the device waits for the host to launch its work: a larger loader.batch_size"
+        told.append((share, text + ("" if c["compiled"] else ", or trainer.compile=true")))
+    if gpu and c["precision"] == "32-true":
+        told.append((share, f"{share:.0%} is the model in float32: trainer.precision=bf16-mixed"))
+    return told
+
+
+def _exchange(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
+    share = shares.get(phases.SYNC, 0.0)
+    text = f"{share:.0%} waits for the other ranks' gradients: a larger batch per process, or trainer.accumulate"
+    return [(share, text)]
+
+
+def _optimizer(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
+    share = shares.get(phases.OPTIMIZER, 0.0) + shares.get(phases.CLIPPING, 0.0)
+    text = f"{share:.0%} is the optimizer on {c['parameters']:,} parameters: larger batches mean fewer of its steps"
+    return [(share, text)]
+
+
+def _logging(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
+    share = shares.get(phases.LOGGING, 0.0)
+    parts = run["parts"].get(phases.LOGGING, {})
+    most = next(iter(parts), "itself")
+    text = f"{share:.0%} is logging and callbacks, most of it {most}: a larger trainer.log_every_n_steps than "
+    return [(share, f"{text}{c['log every n steps']}, or fewer callbacks")]
+
+
+def _remainder(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
+    share = shares.get(phases.REMAINDER, 0.0)
+    return [(share, f"{share:.0%} is Lightning's own work per step: a larger loader.batch_size shares it out")]
+
+
+def comparison(result: dict[str, Any]) -> str:
+    """One paragraph about two profiles."""
+    a, b, d = result["a"], result["b"], result["decomposition"]
+    left, right = a["setting"], b["setting"]
+    names = [f"{x['condition']} ({shown(x['a'])} / {shown(x['b'])})" for x in result["differences"]]
+    sentences = [f"Unequal conditions: {'; '.join(names)}." if names else "All conditions are equal."]
+    factors = f"{d['more_steps']:.3g}× the steps × {d['slower_steps']:.3g}× the time per step"
+    if d["unexplained"] is None:
+        factors += "; predicted, because an epoch is too long to be run here"
+    else:
+        factors += f" × {d['unexplained']:.3g} unexplained"
+    sentences.append(f"An epoch of {right} takes {d['ratio']:.3g}× as long as one of {left}: {factors}.")
+    change = result["phase_differences"]
+    total = sum(change.values())
+    large = [name for name in change if abs(change[name]) >= 0.03 * abs(total)][:4]
+    times = " and ".join(f"{milliseconds(x['runs']['full']['seconds_per_step'])} ({x['setting']})" for x in (a, b))
+    listed = ", ".join(f"{name} {milliseconds(change[name], sign=True)}" for name in large)
+    sentences.append(f"A step takes {times}; the difference of {milliseconds(total, sign=True)} is {listed}.")
+    if "slower_steps_by" in result:
+        by = result["slower_steps_by"]
+        sentences.append(
+            f"With {a['conditions']['strategy']} {b['conditions']['model']} takes "
+            f"{milliseconds(result['middle']['runs']['full']['seconds_per_step'])} a step: of the factor "
+            f"{d['slower_steps']:.3g}, the model {b['conditions']['model']} is {by['model']:.3g}× and the strategy "
+            f"{b['conditions']['strategy']} {by['strategy']:.3g}×."
+        )
+    told = advice(b if d["ratio"] >= 1 else a)
+    if told:
+        sentences.append(f"What to change in {right if d['ratio'] >= 1 else left}: {'; '.join(told)}.")
+    return " ".join(sentences)
+
+
+def shown(value: Any) -> str:
+    """A condition in few words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return f"{len(value)}: {', '.join(map(str, value[:3]))}{', …' if len(value) > 3 else ''}" if value else "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={v}" for k, v in value.items()) or "default"
+    return str(value)
+
+
+def milliseconds(seconds: float, sign: bool = False) -> str:
+    """
+    >>> milliseconds(0.01234), milliseconds(1.5), milliseconds(-0.0021, sign=True)
+    ('12.3 ms', '1,500 ms', '-2.1 ms')
+    """
+    ms = 1e3 * seconds
+    digits = 0 if abs(ms) >= 100 else 1 if abs(ms) >= 10 else 2 if abs(ms) >= 1 else 3
+    text = f"{ms:{'+' if sign else ''},.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} ms"
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(2.5), duration(400), duration(90_000)
+    ('2.5 s', '6.7 min', '25 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
