@@ -58,6 +58,7 @@ class SplitKind(StrEnum):
 
     random = "random"
     genotype = "genotype"
+    source = "source"
     unseen_genes = "unseen-genes"
     k_fold = "k-fold"
 
@@ -187,8 +188,8 @@ def screen_split(
     elif kind is SplitKind.k_fold:
         split = splits.k_fold(screen, folds, fold, seed, subset)
     else:
-        make = splits.random if kind is SplitKind.random else splits.by_genotype
-        split = make(screen, _fractions(fractions), seed, subset)
+        makers = {"random": splits.random, "source": splits.by_source, "genotype": splits.by_genotype}
+        split = makers[kind.value](screen, _fractions(fractions), seed, subset)
     split.save(output)
     sizes = {part: len(rows) for part, rows in split.parts.items()}
     left = f", {split.about['left_out']:,} left out" if split.about["left_out"] else ""

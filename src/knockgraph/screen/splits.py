@@ -117,6 +117,34 @@ def by_genotype(
     return _split(screen, parts, _about("genotype", seed, subset, fractions=list(fractions)))
 
 
+def by_source(
+    screen: Screen, fractions: Sequence[float] = DEFAULT_FRACTIONS, seed: int = 0, subset: int | None = None
+) -> Split:
+    """Sources at random: all experiments of one source (a query, a plate, a laboratory) stand in one part.
+
+    Sources that measured the same genotype stand together, too. The fractions are of sources, not of experiments.
+    """
+    rows = _subset(screen, subset, seed)
+    _, source = np.unique(screen.source_codes[rows], return_inverse=True)
+    _, genotype = np.unique(screen.genotypes.group[rows], return_inverse=True)
+    label = np.arange(int(source.max(initial=-1)) + 1)
+    while True:  # the smallest source of a genotype, then of all sources joined to it, until nothing changes
+        lowest = np.full(int(genotype.max(initial=-1)) + 1, len(label))
+        np.minimum.at(lowest, genotype, label[source])
+        joined = label.copy()
+        np.minimum.at(joined, source, lowest[genotype])
+        if np.array_equal(joined, label):
+            break
+        label = joined
+    _, group = np.unique(label, return_inverse=True)
+    num_groups = int(group.max(initial=-1)) + 1
+    part = np.empty(num_groups, dtype=np.int64)
+    for number, groups in enumerate(_cut(_random(seed, "split").permutation(num_groups), fractions).values()):
+        part[groups] = number
+    parts = {name: rows[part[group[source]] == number] for number, name in enumerate(PARTS)}
+    return _split(screen, parts, _about("source", seed, subset, fractions=list(fractions), sources=num_groups))
+
+
 def unseen_genes(
     screen: Screen,
     unseen: Literal["one", "any", "all"] = "one",

@@ -31,7 +31,8 @@ BUILT = {
     "yeast-lite.cellgraph": "knockgraph graph build --preset yeast-lite --from DIR -o {}",
     "collins2007.parquet": "knockgraph screen import collins2007 --from DIR -o {}",
     "costanzo2016.parquet": "knockgraph screen import costanzo2016 --from DIR -o {}",
-    "kuzmin2018.parquet": "knockgraph screen import kuzmin2018 --from DIR -o {}",
+    "kuzmin2018.parquet": "knockgraph screen import kuzmin2018 --table trigenic-calls --from DIR -o {}",
+    "kuzmin2018-scores.parquet": "knockgraph screen import kuzmin2018 --table scores --from DIR -o {}",
 }
 """Files that config groups name → the command that makes them."""
 

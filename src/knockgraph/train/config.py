@@ -20,7 +20,7 @@ class ConfigError(KnockgraphError, ValueError):
 class SplitConfig:
     """Which experiments train, validate and test."""
 
-    kind: str = "genotype"  # random | genotype | unseen-genes | k-fold | file
+    kind: str = "genotype"  # random | genotype | source | unseen-genes | k-fold | file
     file: str | None = None  # kind=file: a .split file made by 'knockgraph screen split'
     seed: int = 0
     fractions: list[float] = field(default_factory=lambda: [0.8, 0.1, 0.1])
@@ -130,6 +130,7 @@ class Config:
     seed: int = 0
     run_dir: str | None = None  # default: runs/MODEL-STRATEGY-SEED-TIME
     resume: bool = False  # continue the run in run_dir
+    requeue: bool = False  # the same where there is a checkpoint, else start: for jobs that a cluster starts again
     data: DataConfig = field(default_factory=DataConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     model: NamedConfig = field(default_factory=lambda: NamedConfig("hetero"))
@@ -146,7 +147,7 @@ _CHOICES = {
     "data.unknown": ("error", "drop"),
     "data.missing": ("error", "drop"),
     "data.transform": ("none", "standard", "min-max", "robust"),
-    "data.split.kind": ("random", "genotype", "unseen-genes", "k-fold", "file"),
+    "data.split.kind": ("random", "genotype", "source", "unseen-genes", "k-fold", "file"),
     "data.split.unseen": ("one", "any", "all"),
     "scheduler.name": ("cosine", "plateau", "none"),
     "trainer.accelerator": ("auto", "cpu", "gpu"),
@@ -191,7 +192,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
     try:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
-            composed = hydra_compose("config", overrides=[_free(word) for word in overrides])
+            composed = hydra_compose("config", overrides=[free(word) for word in overrides])
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         text = _first_line(error).rstrip(".")
         raise ConfigError(
@@ -200,7 +201,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     return checked(composed)
 
 
-def _free(word: str) -> str:
+def free(word: str) -> str:
     """Options of a model, strategy or loss (which check them), epochs and merged relations need no ``+``."""
     return f"++{word}" if re.match(_FREE, word) else word
 

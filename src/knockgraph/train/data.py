@@ -142,7 +142,7 @@ def load_graph(data: DataConfig) -> CellGraph:
     elif data.cell == "yeast-scale":
         from knockgraph.sources.yeast_scale import yeast_scale_cell as make
     else:
-        return _merged(_only(CellGraph.load(data.cell), data.relations), data.merge)
+        return _merged(_only(CellGraph.load(_there("data.cell", data.cell)), data.relations), data.merge)
     return _merged(_only(make(), data.relations), data.merge)
 
 
@@ -171,8 +171,17 @@ def load_screen(data: DataConfig) -> Screen:
     elif data.screen == "yeast-scale":
         from knockgraph.sources.yeast_scale import yeast_scale_screen as make
     else:
-        return Screen.load(Path(data.screen))
+        return Screen.load(_there("data.screen", data.screen))
     return make() if data.experiments is None else make(data.experiments)
+
+
+def _there(key: str, path: str) -> Path:
+    """The path, refused with the command that makes the file where it is one of a config group."""
+    if not Path(path).exists():
+        from knockgraph.sources.presets import how_to_build
+
+        raise ConfigError(f"config key {key!r}: cannot read {path}: there is no such file{how_to_build(Path(path))}")
+    return Path(path)
 
 
 def make_split(data: DataConfig, screen: Screen) -> Split:
@@ -186,8 +195,8 @@ def make_split(data: DataConfig, screen: Screen) -> Split:
         return splits.unseen_genes(screen, s.unseen, s.held_out, s.seed, s.subset)  # type: ignore[arg-type]
     if s.kind == "k-fold":
         return splits.k_fold(screen, s.folds, s.fold, s.seed, s.subset)
-    make = splits.random if s.kind == "random" else splits.by_genotype
-    return make(screen, s.fractions, s.seed, s.subset)
+    makers = {"random": splits.random, "source": splits.by_source, "genotype": splits.by_genotype}
+    return makers[s.kind](screen, s.fractions, s.seed, s.subset)
 
 
 def _as_classes(bound: BoundScreen, data: DataConfig) -> BoundScreen:

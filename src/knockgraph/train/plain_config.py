@@ -45,6 +45,11 @@ def compose_plain(overrides: Sequence[str] = ()) -> Config:
     if wanted is not None:
         preset, selected = _preset(folder, wanted)
         chosen.update({group: choice for group, choice in selected.items() if group not in given})
+    for group, choice in list(chosen.items()):
+        if _sets_everything(folder / group / f"{choice}.yaml"):
+            more, selected = _preset(folder, str(chosen.pop(group)), group)
+            chosen.update({other: name for other, name in selected.items() if other not in given})
+            preset = _merged(more, preset)
     tree: Tree = {group: _member(folder, group, str(choice)) for group, choice in chosen.items()}
     tree = _merged(_merged(tree, root), preset)
     for name, value in keys:
@@ -78,16 +83,24 @@ def _member(folder: Path, group: str, name: str) -> Tree:
     return _merged(under, tree)
 
 
-def _preset(folder: Path, name: str) -> tuple[Tree, dict[str, str]]:
-    """What a preset sets, and which members of groups it selects."""
-    tree = _read(folder / "preset" / f"{name}.yaml")
+def _sets_everything(path: Path) -> bool:
+    """Whether a file says that its keys are those of the whole config, not of its group."""
+    return path.is_file() and path.read_text(encoding="utf-8").startswith("# @package _global_")
+
+
+def _preset(folder: Path, name: str, group: str = "preset") -> tuple[Tree, dict[str, str]]:
+    """What a preset (or a member of a group that sets everything) sets, and which members of groups it selects."""
+    tree = _read(folder / group / f"{name}.yaml")
     under: Tree = {}
     selected: dict[str, str] = {}
     for entry in tree.pop("defaults", []):
         if isinstance(entry, dict):
             selected.update({key.removeprefix("override /"): choice for key, choice in entry.items()})
+        elif "@" in entry:
+            base, _, key = entry.partition("@")
+            under = _merged(under, {key: _member(folder, group, base)})
         elif entry != "_self_":
-            more, chosen = _preset(folder, entry)
+            more, chosen = _preset(folder, entry, group)
             under, selected = _merged(under, more), {**chosen, **selected}
     return _merged(under, tree), selected
 
