@@ -170,6 +170,11 @@ class Checkpoints(Callback):
         trainer.save_checkpoint(last, weights_only=False)
 
 
+def any_saved(folder: Path) -> bool:
+    """Whether a run has saved its state here; the last may just have been being replaced."""
+    return any((folder / name).is_file() for name in (LAST, PREVIOUS))
+
+
 def newest_valid(folder: Path) -> tuple[Path, list[str]]:
     """The newest checkpoint that reads back whole, and what was wrong with newer ones."""
     problems = []

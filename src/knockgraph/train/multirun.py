@@ -6,30 +6,37 @@ job's run directory is Hydra's job directory; a requeued job finds its checkpoin
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 from typing import Any
+
+from knockgraph.train.config import ConfigError, checked, free
 
 
 def multirun(words: list[str]) -> None:
     """Hand the words to Hydra."""
     import hydra
+    from hydra.errors import HydraException
 
-    sys.argv = ["knockgraph train", *words]
-    hydra.main(config_path="pkg://knockgraph.conf", config_name="config", version_base="1.3")(job)()
+    sys.argv = ["knockgraph train", *map(free, words)]
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back here, and become one sentence
+    try:
+        hydra.main(config_path="pkg://knockgraph.conf", config_name="config", version_base="1.3")(job)()
+    except (HydraException, ModuleNotFoundError) as error:
+        text = str(error).strip().splitlines()[0].rstrip(".")
+        if "submitit" in text:
+            text += "; pip install 'knockgraph[slurm]'"
+        raise ConfigError(f"the sweep cannot be started: {text}") from error
 
 
 def job(composed: Any) -> None:
     """One run of a sweep."""
     from hydra.core.hydra_config import HydraConfig
 
-    from knockgraph.train import checkpoints
-    from knockgraph.train.config import checked
     from knockgraph.train.run import train
 
     config = checked(composed)
     if config.run_dir is None:
         config.run_dir = HydraConfig.get().runtime.output_dir
-    if (Path(config.run_dir) / "checkpoints" / checkpoints.LAST).is_file():
-        config.resume = True
+    config.requeue = True  # a launcher starts a job that was cut off again, in the same directory
     train(config)

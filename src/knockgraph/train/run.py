@@ -22,12 +22,15 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
@@ -117,6 +120,9 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
     main = is_main_process()
     say = say if main else _silent
     resume_from: Path | None = None
+    if config.requeue and checkpoints.any_saved(folder):
+        _check_same(config, load(directory / "config.yaml"), directory)
+        config.resume = True
     if config.resume:
         kept = load(directory / "config.yaml")
         kept.resume, kept.run_dir = True, str(directory)
@@ -129,7 +135,7 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
         if main and resume_from.name != checkpoints.LAST:
             # A damaged one must not take the place of the good one at the next save.
             (folder / checkpoints.LAST).unlink(missing_ok=True)
-    elif (folder / checkpoints.LAST).exists():
+    elif checkpoints.any_saved(folder):
         raise KnockgraphError(
             f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
         )
@@ -187,8 +193,7 @@ def _fit(
         data.close()
         wandb_run.finish(trainer)
     if interrupt.asked:
-        names = (checkpoints.LAST, checkpoints.PREVIOUS)  # the last may just have been being replaced
-        raise InterruptedRun(directory, any((directory / "checkpoints" / name).is_file() for name in names))
+        raise InterruptedRun(directory, checkpoints.any_saved(directory / "checkpoints"))
 
 
 def _check_processes(config: Config) -> None:
@@ -206,11 +211,23 @@ def _check_processes(config: Config) -> None:
         )
 
 
+def _check_same(config: Config, kept: Config, directory: Path) -> None:
+    """A job that is started again is the same job; where a run lies and how it goes on may differ."""
+    for part in fields(Config):
+        given, found = getattr(config, part.name), getattr(kept, part.name)
+        if part.name not in ("run_dir", "resume", "requeue") and given != found:
+            raise KnockgraphError(
+                f"{directory} holds a run with another config (its {part.name!r} differs); choose another run_dir, or "
+                "continue that run with resume=true"
+            )
+
+
 def _directory(config: Config) -> Path:
     if config.run_dir is not None:
         return Path(config.run_dir)
-    if config.resume:
-        raise KnockgraphError("resume=true needs run_dir=DIRECTORY, the run to continue")
+    for key in ("resume", "requeue"):
+        if getattr(config, key):
+            raise KnockgraphError(f"{key}=true needs run_dir=DIRECTORY, the run to continue")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return Path("runs") / f"{config.model.name}-{config.strategy.name}-seed{config.seed}-{stamp}"
 
@@ -261,7 +278,7 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         gradient_clip_val=t.gradient_clip,
         logger=loggers,
         callbacks=callbacks,
-        plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else [])],
+        plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *_cluster()],
         enable_checkpointing=False,  # ours above: without pickle, verified
         enable_progress_bar=t.progress_bar,
         enable_model_summary=False,
@@ -270,6 +287,12 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         num_sanity_val_steps=1,
         default_root_dir=directory,
     )
+
+
+def _cluster() -> list[SLURMEnvironment]:
+    """SLURM without Lightning's own requeueing: it saves in the middle of a step and prefers that file ever after."""
+    slurm = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()
+    return [SLURMEnvironment(auto_requeue=False)] if slurm else []
 
 
 def quiet() -> None:
