@@ -179,3 +179,12 @@ def test_refused(tmp_path: Path, text: str, match: str) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(KnockgraphError, match=r"cannot read the categories .*none\.toml: there is no such file"):
         Categories(tmp_path / "none.toml")
+
+
+def test_the_example_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text()
+    path = tmp_path / "c.toml"
+    path.write_text(page.split("```toml\n")[1].split("```")[0])
+    own = Categories(path)
+    assert own.names == ("tokenizer", "model", "rest", "unmatched")
+    assert len(own.rules) == 4

@@ -42,7 +42,13 @@ def test_one_trace(a: Path, tmp_path: Path) -> None:
     for heading in (
         *("Where the wall clock goes", "The device", "Device time by the host's phase that launched it"),
         *("What the host does while GPU 0 is idle", "Threads and streams", "Operators of the host by self time"),
-        *("Kernels and copies by self time", "Waits for the device", "Copies", "Memory allocated", "Steps"),
+        *(
+            "Kernels and copies by self time",
+            "Waits for the device, values read by the host",
+            "Copies",
+            "Memory allocated",
+            "Steps",
+        ),
     ):
         assert heading in shown
         assert f"## {heading}" in markdown.read_text()

@@ -150,7 +150,9 @@ def _waits_and_copies(report: dict[str, Any], steps: int) -> list[Section]:
         each = f", {syncs['values_read'] / steps:,.1f} per step" if steps else ""
         said = [f"{syncs['values_read']:,} single values were read by the host (aten::_local_scalar_dense){each}."]
         headings = ("call that waits for the device", "count", "inside steps", "ms")
-        shown.append(Section("Waits for the device", headings if rows else (), rows, below=said))
+        shown.append(
+            Section("Waits for the device, values read by the host", headings if rows else (), rows, below=said)
+        )
     if report["copies"]:
         rows = [
             [
@@ -316,6 +318,7 @@ def _bars(result: dict[str, Any], names: list[str], colors: dict[str, str]) -> s
     bars: dict[str, dict[str, float]] = {}
     for name, s in zip(names, traces, strict=True):
         by = 1e6 * (s["steps"]["count"] if per_step else 1)
+        name = short(name, 40)
         bars[_plain(name)] = {category: ns / by for category, ns in s["wall_ns"].items()}
         if s["gpu"] is not None:
             bars[_plain(f"{name}: GPU work")] = {c: ns / by for c, ns in s["gpu"]["by_host_category"].items()}
