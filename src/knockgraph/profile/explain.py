@@ -57,9 +57,14 @@ def summary(result: dict[str, Any]) -> str:
     return " ".join(sentences)
 
 
-def advice(result: dict[str, Any]) -> list[str]:
-    """What to change, the most rewarding first; each with the share that it is about."""
-    run, c = result["runs"]["full"], result["conditions"]
+def advice(result: dict[str, Any], strategy_factor: float | None = None) -> list[str]:
+    """What to change, the most rewarding first; each with the share that it is about.
+
+    Args:
+        result: A profile.
+        strategy_factor: How many times slower its strategy was measured to be than another, if it was.
+    """
+    run, c = result["runs"]["full"], {**result["conditions"], "strategy factor": strategy_factor}
     spent = per_step(run)
     whole = sum(spent.values())
     shares = {name: seconds / whole for name, seconds in spent.items()}
@@ -113,7 +118,8 @@ def _masks(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> 
 
 def _model(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
     share = sum(shares.get(name, 0.0) for name in (phases.FORWARD, phases.BACKWARD, phases.COMPILED))
-    if c["perturbed columns per sample"] and c["strategy"] not in (_EXACT_AND_FAST, "neighborhood"):
+    blamed = c["strategy factor"] is None or c["strategy factor"] > 1.1
+    if blamed and c["graphs per step"] > 1 and c["strategy"] not in (_EXACT_AND_FAST, "neighborhood"):
         return [
             (
                 share,
@@ -180,12 +186,20 @@ def comparison(result: dict[str, Any]) -> str:
         sentences.append(
             f"With {a['conditions']['strategy']} {b['conditions']['model']} takes "
             f"{milliseconds(result['middle']['runs']['full']['seconds_per_step'])} a step: of the factor "
-            f"{d['slower_steps']:.3g}, the model {b['conditions']['model']} is {by['model']:.3g}× and the strategy "
-            f"{b['conditions']['strategy']} {by['strategy']:.3g}×."
+            f"{d['slower_steps']:.3g}, {by['model']:.3g}× is the model {b['conditions']['model']} and "
+            f"{by['strategy']:.3g}× the strategy {b['conditions']['strategy']}."
         )
-    told = advice(b if d["ratio"] >= 1 else a)
+    graphs = [x["conditions"]["graphs per step"] for x in (a, b)]
+    if graphs[0] != graphs[1] and 1 in graphs:
+        once, each = (a, b) if graphs[0] == 1 else (b, a)
+        sentences.append(
+            f"{once['setting']} passes messages once per step, on the wild type; {each['setting']} does so on "
+            f"{max(graphs)} graphs, each sample's own and the wild type."
+        )
+    slower = b if d["ratio"] >= 1 else a
+    told = advice(slower, result.get("slower_steps_by", {}).get("strategy") if slower is b else None)
     if told:
-        sentences.append(f"What to change in {right if d['ratio'] >= 1 else left}: {'; '.join(told)}.")
+        sentences.append(f"What to change in {slower['setting']}: {'; '.join(told)}.")
     return " ".join(sentences)
 
 

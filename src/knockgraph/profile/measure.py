@@ -9,6 +9,7 @@ import copy
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ class Workbench:
 
     def __init__(self, config: Config, directory: Path | None = None, say: Say = lambda text: None) -> None:
         quiet()
+        warnings.filterwarnings("ignore", ".*have no `val_dataloader`.*")
         self.say = say
         self._folder = tempfile.TemporaryDirectory(prefix="knockgraph-profile-")
         self.directory = directory or Path(self._folder.name)
@@ -135,9 +137,10 @@ class Workbench:
         """
         check_window(steps, warmup)
         stopwatch = Stopwatch((warmup - 1, warmup + steps - 1))
-        clock = PhaseClock(first=warmup)
+        clock = PhaseClock(first=warmup, last=warmup + steps - 1)
         ranks = _Ranks(clock, stopwatch, steps, warmup)
-        self.fit(self.task(kind), warmup + steps, [stopwatch, ranks], clock, batch)
+        # One more step, so that the last measured one is not the one in which everything is closed.
+        self.fit(self.task(kind), warmup + steps + 1, [stopwatch, ranks], clock, batch)
         result = dict(ranks.results[0])
         if len(ranks.results) > 1:
             result["ranks"] = ranks.results
@@ -247,20 +250,26 @@ def check_window(steps: int, warmup: int) -> None:
 
 
 def _summary(clock: PhaseClock, stopwatch: Stopwatch, steps: int, warmup: int) -> dict[str, Any]:
+    """What a rank measured.
+
+    The wall clock is read where the first measured step begins and where the last one ends. The stopwatch knows nothing
+    of phases: it is another look at as many steps, from the end of one to the end of another.
+    """
     walls = [step.wall / 1e9 for step in clock.steps]
     last = clock.steps[-1]
-    between = (last.start + last.wall - clock.steps[0].start) / 1e9 - sum(walls)
+    wall = (last.start + last.wall - clock.steps[0].start) / 1e9
     spent = by_phase(clock.totals)
-    if between > 1e-6:
-        spent[phases.BETWEEN] = between
-    wall = stopwatch.seconds(warmup, warmup + steps - 1)
+    if wall - sum(walls) > 1e-6:
+        spent[phases.BETWEEN] = wall - sum(walls)
+    stopwatch_seconds = stopwatch.seconds(warmup, warmup + steps - 1)
     result: dict[str, Any] = {
         "steps": clock.count,
         "wall_seconds": wall,
         "phases": spent,
         "parts": by_part(clock.totals),
-        "accounted": sum(spent.values()) / wall,
-        "seconds_per_step": (wall - spent.get(phases.BETWEEN, 0.0)) / clock.count,
+        "stopwatch_seconds": stopwatch_seconds,
+        "accounted": sum(spent.values()) / stopwatch_seconds,
+        "seconds_per_step": sum(walls) / clock.count,
         "median_seconds_per_step": statistics.median(walls),
         "slowest_seconds_per_step": max(walls),
     }

@@ -140,6 +140,7 @@ class PhaseClock:
     Args:
         device: With a CUDA device the phases are also timed on its stream.
         first: Steps before this one (the warm-up) are not kept.
+        last: Steps after this one are not kept, either.
         most: Keep at most so many steps singly; the totals hold all.
         drawn: Steps whose segments are kept, for the timeline.
         annotate: Put every phase into the trace of a ``torch.profiler`` that is recording.
@@ -157,12 +158,14 @@ class PhaseClock:
         self,
         device: torch.device | None = None,
         first: int = 0,
+        last: int | None = None,
         most: int = 2_000,
         drawn: int = 6,
         annotate: bool = False,
     ) -> None:
         self.device = device
-        self.first, self.most, self.drawn, self.annotate = first, most, drawn, annotate
+        self.first, self.last = first, last
+        self.most, self.drawn, self.annotate = most, drawn, annotate
         self.totals: defaultdict[Key, int] = defaultdict(int)
         self.outside: defaultdict[Key, int] = defaultdict(int)
         self.count = 0
@@ -186,6 +189,10 @@ class PhaseClock:
     def in_step(self) -> bool:
         """Whether a step is running."""
         return self._step is not None
+
+    @property
+    def _kept(self) -> bool:
+        return self._seen >= self.first and (self.last is None or self._seen <= self.last)
 
     def push(self, key: Key) -> None:
         """Enter a phase."""
@@ -217,7 +224,7 @@ class PhaseClock:
         self._step = _Open(self._last)
         self._sync_at = None
         self._times = self._step.times
-        kept = self._seen >= self.first
+        kept = self._kept
         self._drawing = kept and len(self.steps) < self.drawn
         if kept and self.device is not None and self.device.type == "cuda" and self.device_count < self.most:
             self._step.events = []
@@ -231,7 +238,7 @@ class PhaseClock:
         self._times, self._drawing = self.outside, False
         if step is None:
             return
-        if self._seen >= self.first:
+        if self._kept:
             self.count += 1
             for key, spent in step.times.items():
                 self.totals[key] += spent

@@ -91,7 +91,7 @@ def describe(bench: Workbench) -> dict[str, Any]:
         "placement": task.strategy.placement,
         "loss": c.loss.name,
         "task": c.task,
-        "perturbed columns per sample": int(task.model.perturbs),
+        "graphs per step": c.loader.batch_size + 1 if task.model.perturbs else 1,
         "batch per process": c.loader.batch_size,
         "processes": c.trainer.devices * c.trainer.num_nodes,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
