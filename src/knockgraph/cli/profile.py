@@ -197,10 +197,8 @@ def _show(result: dict[str, Any]) -> None:
         return
     if result["profile"] == "overhead":
         on, off = (milliseconds(result[f"seconds_per_step_{name}"]) for name in ("on", "off"))
-        runs = len(result["rounds"]["on"])
-        out.print(
-            f"the timers cost {result['overhead']:+.2%}: {on} a step with them, {off} without (medians of {runs})"
-        )
+        cost = f"{result['overhead']:+.2%}: {on} a step with them, {off} without"
+        out.print(f"the timers cost {cost} (the best of {len(result['rounds']['on'])} runs each)")
         return
     out.print(escape(report.conditions(result)))
     for title, headings, rows in report.tables(result):

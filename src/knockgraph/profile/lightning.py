@@ -32,9 +32,6 @@ _RULES: tuple[tuple[str, str, str], ...] = (  # what Lightning calls it, phase, 
     (r"^\[LightningModule\]\w+\.(?P<part>on_\w+)$", phases.LOGGING, ""),
     (r"^save_checkpoint$", phases.LOGGING, "checkpoint"),
 )
-_FETCH = ".train_dataloader_next"
-_BATCH = "run_training_batch"
-_EPOCH = "run_training_epoch"
 
 
 def key_of(action: str) -> Key:
@@ -64,39 +61,88 @@ class PhaseProfiler(Profiler):
     def __init__(self, clock: PhaseClock) -> None:
         super().__init__()
         self.clock = clock
-        self._keys: dict[str, Key] = {}
-        self._trained = False
+        self._actions: dict[str, _Action] = {}
+        self.trained = False
 
     def watch(self, trainer: pl.Trainer) -> None:
         """Time this trainer's next ``fit``."""
         trainer.profiler = self  # type: ignore[attr-defined]
         trainer.callbacks.append(_Watch(self.clock))  # type: ignore[attr-defined]
 
+    def profile(self, action_name: str) -> Any:
+        """What Lightning does in the block; the same context for the same action."""
+        action = self._actions.get(action_name)
+        if action is None:
+            action = self._actions[action_name] = _action(self, action_name)
+        return action
+
     def start(self, action_name: str) -> None:
         """Lightning begins something."""
-        key = self._keys.get(action_name)
-        if key is None:
-            key = self._keys[action_name] = key_of(action_name)
-        if action_name.endswith(_FETCH):
-            self.clock.begin_step()
-            self._trained = False
-        elif action_name == _BATCH:
-            self._trained = True
-        elif ".on_validation_" in action_name:
-            self._end()
-        self.clock.push(key)
+        self.profile(action_name).__enter__()
 
     def stop(self, action_name: str) -> None:
         """Lightning has done it."""
-        self.clock.pop()
-        if action_name == _EPOCH:
-            self._end()
+        self.profile(action_name).__exit__()
 
-    def _end(self) -> None:
-        if self._trained or not self.clock.in_step:
+    def end_step(self) -> None:
+        """The running step ends, or was none if nothing was trained in it."""
+        if self.trained or not self.clock.in_step:
             self.clock.end_step()
         else:
             self.clock.drop_step()
+
+
+class _Action:
+    """Something that Lightning does. Made once per action, because there are dozens in every step."""
+
+    def __init__(self, profiler: PhaseProfiler, key: Key) -> None:
+        self.profiler = profiler
+        self.key = key
+        self.push, self.pop = profiler.clock.push, profiler.clock.pop
+
+    def __enter__(self) -> None:
+        self.push(self.key)
+
+    def __exit__(self, *error: object) -> None:
+        self.pop()
+
+
+class _Fetch(_Action):
+    def __enter__(self) -> None:
+        self.profiler.clock.begin_step()
+        self.profiler.trained = False
+        self.push(self.key)
+
+
+class _Batch(_Action):
+    def __enter__(self) -> None:
+        self.profiler.trained = True
+        self.push(self.key)
+
+
+class _Epoch(_Action):
+    def __exit__(self, *error: object) -> None:
+        self.pop()
+        self.profiler.end_step()
+
+
+class _Validation(_Action):
+    def __enter__(self) -> None:
+        self.profiler.end_step()
+        self.push(self.key)
+
+
+def _action(profiler: PhaseProfiler, name: str) -> _Action:
+    kind = _Action
+    if name.endswith(".train_dataloader_next"):
+        kind = _Fetch
+    elif name == "run_training_batch":
+        kind = _Batch
+    elif name == "run_training_epoch":
+        kind = _Epoch
+    elif ".on_validation_" in name:
+        kind = _Validation
+    return kind(profiler, key_of(name))
 
 
 class _Watch(pl.Callback):
