@@ -73,7 +73,7 @@ def compare(module: nn.Module, plain: Tensor, h: Tensor, y: Tensor, other: Tenso
 def test_pairwise_follows_the_formula(relations: int, rows_at_once: int | None) -> None:
     module = randomised(PairwiseAggregation(relations, CHANNELS, hidden=5, rows_at_once=rows_at_once))
     assert isinstance(module, PairwiseAggregation)
-    assert len(module.pairs) == relations * (relations + 1) // 2
+    assert len(module.weight_first) == relations * (relations + 1) // 2
     h, other = states(relations).requires_grad_(), states(relations).requires_grad_()
     compare(module, plain_pairwise(module, other), h, module(h), other)
     with torch.no_grad():

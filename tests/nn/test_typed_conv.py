@@ -79,7 +79,7 @@ def both(layer: TypedConv, view: kg.PerturbedGraphs, x: Tensor, direction: str =
         leaf = x.clone().requires_grad_()
         given = leaf if fast or leaf.dim() == 3 else leaf.unsqueeze(1).expand(-1, len(GENOTYPES), -1)
         layer.zero_grad()
-        y = layer(view, given).squeeze(0) if fast else reference(layer, given, direction)
+        y = layer(view, given).view(upstream.shape) if fast else reference(layer, given, direction)
         (y * upstream).sum().backward()
         results.append([y.detach(), leaf.grad, *(p.grad.clone() for p in layer.parameters())])  # type: ignore[union-attr]
     for name, expected, actual in zip(["y", "x", *dict(layer.named_parameters())], *results, strict=True):

@@ -55,10 +55,8 @@ def run(values: list[Tensor], dy: Tensor, backend: str | None, rows: int, count:
     """The result and all gradients; with ``backend=None`` those of the slow form."""
     h, *weights = (v.detach().clone().requires_grad_() for v in values)
     tables = tuple(t.to(h.device) for t in pair_tables(h.shape[0]))
-    if backend is None:
-        y = slow(h, weights)
-    else:
-        y = mix_pairs(h, tuple(weights), tables, count, backend)  # type: ignore[arg-type]
+    fast = None if backend is None else mix_pairs(h, tuple(weights), tables, count, backend)  # type: ignore[arg-type]
+    y = slow(h, weights) if fast is None else fast
     (y[:rows] * dy[:rows].to(y.dtype)).sum().backward()
     gradients = [v.grad for v in (h, *weights)]
     assert all(g is not None for g in gradients)
@@ -78,7 +76,9 @@ def test_plain_equals_the_slow_form() -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("relations, rows, channels, hidden", [(1, 1, 16, 16), (3, 70, 16, 32), (2, 130, 32, 16)])
+@pytest.mark.parametrize(
+    ("relations", "rows", "channels", "hidden"), [(1, 1, 16, 16), (3, 70, 16, 32), (2, 130, 32, 16)]
+)
 def test_fused_equals_plain(relations: int, rows: int, channels: int, hidden: int) -> None:
     values = operands(relations, rows, channels, hidden)
     dy = torch.randn(rows, channels, device=DEVICE)

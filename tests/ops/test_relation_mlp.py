@@ -71,7 +71,7 @@ def test_plain_equals_the_slow_form(layers: int, norm: bool) -> None:
 
 @needs_triton
 @pytest.mark.parametrize(
-    "relations, rows, channels, layers, norm",
+    ("relations", "rows", "channels", "layers", "norm"),
     [(3, 70, 16, 4, True), (2, 130, 32, 2, True), (1, 1, 16, 1, True), (2, 130, 16, 3, False), (2, 20, 16, 5, True)],
 )
 def test_fused_equals_plain(relations: int, rows: int, channels: int, layers: int, norm: bool) -> None:

@@ -17,7 +17,7 @@ from knockgraph.models.metabolic_state import MetabolicState
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.relation_aggregation import AGGREGATIONS, relation_aggregation
 from knockgraph.models.relation_choice import relation_choice
-from knockgraph.nn.attention_pooling import AttentionPooling, at_least_float32
+from knockgraph.nn.attention_pooling import AttentionPooling
 from knockgraph.nn.relation_conv import (
     GATv2RelationConv,
     GCNRelationConv,
@@ -26,6 +26,7 @@ from knockgraph.nn.relation_conv import (
     SAGERelationConv,
 )
 from knockgraph.nn.typed_conv import TypedGCNConv, TypedGINConv, TypedSAGEConv
+from knockgraph.ops._backends import at_least_float32
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 
@@ -33,6 +34,7 @@ Convolution = Literal["gin", "sage", "gcn", "gatv2"]
 Aggregation = Literal["sum", "mean", "attention", "pairwise"]
 Combination = Literal["gating", "mean"]
 WildType = Literal["column", "cached-epoch"]
+Kernels = Literal["auto", "torch", "triton"]
 Merge = Literal["none", "typed"]
 
 CONVOLUTIONS = ("gin", "sage", "gcn", "gatv2")
@@ -83,6 +85,7 @@ class HeteroCellModel(CellModel):
         gain: γ.
         most_deletions: See :class:`HyperSAGNN`.
         rows_at_once: See :class:`PairwiseAggregation`.
+        kernels: ``auto`` takes fused kernels where they exist (CUDA with Triton, H of 16, 32 or 64), ``torch`` never.
         outputs: Predictions per sample.
 
     Attributes:
@@ -117,6 +120,7 @@ class HeteroCellModel(CellModel):
         gain: float = 1.0,
         most_deletions: int | None = None,
         rows_at_once: int | None = None,
+        kernels: Kernels = "auto",
         outputs: int = 1,
     ) -> None:
         super().__init__()
@@ -125,6 +129,7 @@ class HeteroCellModel(CellModel):
         _one_of("activation", activation, ACTIVATIONS)
         _one_of("combine", combine, ("gating", "mean"))
         _one_of("wild_type", wild_type, ("column", "cached-epoch"))
+        _one_of("kernels", kernels, ("auto", "torch", "triton"))
         _one_of("merge", merge, ("none", "typed"))
         for name, number in (("channels", channels), ("layers", layers), ("mlp_layers", mlp_layers)):
             if number < 1:
@@ -140,8 +145,10 @@ class HeteroCellModel(CellModel):
         self.input = GeneInput(graph, channels, embedding, features)
         self.layers = nn.ModuleList(
             HeteroLayer(
-                _convolution(conv, names, channels, mlp_layers, heads, merge),
-                relation_aggregation(aggregation, len(names), channels, heads=heads, rows_at_once=rows_at_once),
+                _convolution(conv, names, channels, mlp_layers, heads, merge, kernels),
+                relation_aggregation(
+                    aggregation, len(names), channels, heads=heads, rows_at_once=rows_at_once, backend=kernels
+                ),
                 norm,
                 activation,
                 dropout,
@@ -238,11 +245,13 @@ class HeteroCellModel(CellModel):
 
 
 def _convolution(
-    name: str, relations: Sequence[str], channels: int, mlp_layers: int, heads: int, merge: str
+    name: str, relations: Sequence[str], channels: int, mlp_layers: int, heads: int, merge: str, kernels: str
 ) -> RelationConv:
     typed = merge == "typed"
     if name == "gin":
-        return (TypedGINConv if typed else GINRelationConv)(relations, channels, mlp_layers)
+        if typed:
+            return TypedGINConv(relations, channels, mlp_layers)
+        return GINRelationConv(relations, channels, mlp_layers, kernels)
     if name == "sage":
         return (TypedSAGEConv if typed else SAGERelationConv)(relations, channels)
     if name == "gcn":

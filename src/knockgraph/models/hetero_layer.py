@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
+from knockgraph.models.relation_aggregation import RelationAggregation
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.relation_conv import RelationConv
+from knockgraph.ops import DistinctRows
 from knockgraph.strategies import PerturbedGraphs
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU, "elu": nn.ELU}
@@ -21,7 +24,7 @@ class HeteroLayer(nn.Module):
 
     Args:
         conv: The convolutions.
-        aggregation: Maps ``[relations, rows, channels]`` to ``[rows, channels]``.
+        aggregation: A :class:`~knockgraph.models.relation_aggregation.RelationAggregation`.
         norm: Whether there is a LayerNorm, with a scale and shift per relation.
         activation: Name of the activation φ, one of ``ACTIVATIONS``.
         dropout: Share of the activations that are dropped in training.
@@ -31,7 +34,9 @@ class HeteroLayer(nn.Module):
         ``[num_genes, batch, channels]``.
     """
 
-    def __init__(self, conv: RelationConv, aggregation: nn.Module, norm: bool, activation: str, dropout: float) -> None:
+    def __init__(
+        self, conv: RelationConv, aggregation: RelationAggregation, norm: bool, activation: str, dropout: float
+    ) -> None:
         super().__init__()
         self.conv = conv
         self.norm = GroupedLayerNorm(len(conv.relations), conv.channels) if norm else nn.Identity()
@@ -41,6 +46,19 @@ class HeteroLayer(nn.Module):
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
         """See the formula above."""
-        h: Tensor = self.conv(view, x)
-        y: Tensor = self.aggregation(self.dropout(self.activation(self.norm(h.flatten(1, 2)))))
-        return y.view(h.shape[1:])
+        rows = self._rows(view, x)
+        h = self.conv.activated(view, x, rows, self.norm, self.activation)
+        y: Tensor = self.aggregation(self.dropout(h), rows)
+        return y.view(*view.keep.shape, -1)
+
+    def _rows(self, view: PerturbedGraphs, x: Tensor) -> DistinctRows | None:
+        """Where the samples share x, the rows that differ, if leaving the others out pays."""
+        if x.dim() == 3 or not self.conv.local:
+            return None
+        if self.training and self.dropout.p > 0:
+            return None  # samples that share a row would share what is dropped
+        # On a device the number of rows is not known: only fused kernels can leave some out.
+        able = self.aggregation.leaves_out(x) and self.conv.fuses(x, self.norm, self.activation)
+        # On the host their number is known, but not to a compiler.
+        known = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        return view.distinct_rows() if able or known else None

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from knockgraph.errors import ModelError
-from knockgraph.nn.attention_pooling import at_least_float32
+from knockgraph.ops import DistinctRows, mix_pairs, pair_tables
+from knockgraph.ops._backends import fused
+from knockgraph.ops.spmm import autocast_input
 
 AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
 
 
 def relation_aggregation(
-    name: str, relations: int, channels: int, *, heads: int = 4, rows_at_once: int | None = None
-) -> nn.Module:
-    """A module that maps ``[relations, rows, channels]`` to ``[rows, channels]``.
+    name: str,
+    relations: int,
+    channels: int,
+    *,
+    heads: int = 4,
+    rows_at_once: int | None = None,
+    backend: str = "auto",
+) -> RelationAggregation:
+    """The aggregation of that name.
 
     Args:
         name: One of ``sum``, ``mean``, ``attention``, ``pairwise``.
@@ -26,6 +34,7 @@ def relation_aggregation(
         channels: Channels of a state.
         heads: Of ``attention``.
         rows_at_once: Of ``pairwise``, see :class:`PairwiseAggregation`.
+        backend: Of ``pairwise``, see :func:`~knockgraph.ops.mix_pairs`.
     """
     if name == "sum":
         return SumAggregation()
@@ -34,27 +43,52 @@ def relation_aggregation(
     if name == "attention":
         return AttentionAggregation(channels, heads)
     if name == "pairwise":
-        return PairwiseAggregation(relations, channels, rows_at_once=rows_at_once)
+        return PairwiseAggregation(relations, channels, rows_at_once=rows_at_once, backend=backend)
     raise ModelError(f"there is no relation aggregation {name!r}; use one of {', '.join(AGGREGATIONS)}")
 
 
-class SumAggregation(nn.Module):
-    r""":math:`y = \sum_r h_r`: ``[relations, rows, channels]`` -> ``[rows, channels]``."""
+class RelationAggregation(nn.Module, ABC):
+    """From one state per relation to one state.
 
-    def forward(self, h: Tensor) -> Tensor:
+    Shapes:
+        h ``[relations, rows, channels]`` -> ``[rows, channels]``; with distinct rows h has only their places, and the
+        result all rows.
+    """
+
+    @abstractmethod
+    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
+        """See the class."""
+
+    def leaves_out(self, h: Tensor) -> bool:
+        """Whether places beyond those that are there, whatever they hold, do no harm on a device."""
+        return False
+
+
+class SumAggregation(RelationAggregation):
+    r""":math:`y = \sum_r h_r`."""
+
+    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
-        return h.sum(0)
+        return _spread(h.sum(0), rows)
+
+    def leaves_out(self, h: Tensor) -> bool:
+        """There are no weights that could be harmed."""
+        return True
 
 
-class MeanAggregation(nn.Module):
-    r""":math:`y = \frac1R \sum_r h_r`: ``[relations, rows, channels]`` -> ``[rows, channels]``."""
+class MeanAggregation(RelationAggregation):
+    r""":math:`y = \frac1R \sum_r h_r`."""
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
-        return h.mean(0)
+        return _spread(h.mean(0), rows)
+
+    def leaves_out(self, h: Tensor) -> bool:
+        """There are no weights that could be harmed."""
+        return True
 
 
-class AttentionAggregation(nn.Module):
+class AttentionAggregation(RelationAggregation):
     r"""Self-attention across the relations of each row,
 
     .. math:: y = \mathrm{LayerNorm}\Bigl(\frac1R \sum_r h_r + W_o \frac1R \sum_r \sum_s
@@ -80,20 +114,20 @@ class AttentionAggregation(nn.Module):
         self.out = nn.Linear(channels, channels)
         self.norm = nn.LayerNorm(channels)
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
-        relations, rows, channels = h.shape
+        relations, places, channels = h.shape
         # [3, rows, heads, relations, d]
-        qkv = self.qkv(h).view(relations, rows, 3, self.heads, channels // self.heads).permute(2, 1, 3, 0, 4)
+        qkv = self.qkv(h).view(relations, places, 3, self.heads, channels // self.heads).permute(2, 1, 3, 0, 4)
         q, k, v = qkv.unbind(0)
         weight = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
         # The mean over the asking relations commutes with the sum over the answering ones.
         mixed = (weight.mean(-2, keepdim=True).to(v.dtype) @ v).flatten(1)
         y: Tensor = self.norm(h.mean(0) + self.out(mixed))
-        return y
+        return _spread(y, rows)
 
 
-class PairwiseAggregation(nn.Module):
+class PairwiseAggregation(RelationAggregation):
     r"""A small MLP for each pair of relations, weighted by a shared scorer,
 
     .. math::
@@ -103,8 +137,6 @@ class PairwiseAggregation(nn.Module):
         \qquad s = \mathrm{Linear} \circ \mathrm{GELU} \circ \mathrm{Linear}.
 
     :math:`[A_{ij}\ B_{ij}]` is what would be applied to the concatenation of the two states; nothing is concatenated.
-    Every relation is part of R + 1 (pair, side) combinations, so one batched product with R groups makes all the terms
-    :math:`A_{ij} h_i` and :math:`B_{ij} h_j`.
 
     Args:
         relations: Number of relations R; there are R(R + 1)/2 pairs.
@@ -112,6 +144,8 @@ class PairwiseAggregation(nn.Module):
         hidden: Width of the pairs' MLPs and of the scorer.
         rows_at_once: Rows that are worked on together. Each block is computed again in the backward pass, so that no
             tensor of pairs × rows × channels outlives its block. ``None``: all rows at once, nothing computed twice.
+            The fused kernels never keep such a tensor and take no notice.
+        backend: See :func:`~knockgraph.ops.mix_pairs`.
 
     Shapes:
         h ``[relations, rows, channels]`` -> ``[rows, channels]``. Parameters: ``weight_first`` and ``weight_second``
@@ -119,30 +153,30 @@ class PairwiseAggregation(nn.Module):
         ``bias_out`` ``[pairs, 1, channels]``.
     """
 
+    pair_index: Tensor
     slot_pair: Tensor
 
-    def __init__(self, relations: int, channels: int, hidden: int = 32, rows_at_once: int | None = None) -> None:
+    def __init__(
+        self, relations: int, channels: int, hidden: int = 32, rows_at_once: int | None = None, backend: str = "auto"
+    ) -> None:
         super().__init__()
         if rows_at_once is not None and rows_at_once < 1:
             raise ModelError(f"rows_at_once={rows_at_once}, but a block has at least one row; None takes all")
         self.relations = relations
         self.rows_at_once = rows_at_once
-        self.pairs = list(itertools.combinations_with_replacement(range(relations), 2))
-        pairs = len(self.pairs)
+        self.backend = backend
+        pairs = relations * (relations + 1) // 2
         self.weight_first = nn.Parameter(torch.empty(pairs, channels, hidden))
         self.weight_second = nn.Parameter(torch.empty(pairs, channels, hidden))
         self.bias_in = nn.Parameter(torch.empty(pairs, 1, hidden))
         self.weight_out = nn.Parameter(torch.empty(pairs, hidden, channels))
         self.bias_out = nn.Parameter(torch.empty(pairs, 1, channels))
-        self.scorer = nn.Sequential(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, 1))
+        # A bias of the last map would be the same for all pairs: it falls out of the softmax.
+        self.scorer = nn.Sequential(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, 1, bias=False))
         self.norm = nn.LayerNorm(channels)
-        # For each relation its R + 1 rows of [weight_first; weight_second].
-        slots = [
-            [p + side * pairs for side in (0, 1) for p, pair in enumerate(self.pairs) if pair[side] == r]
-            for r in range(relations)
-        ]
-        self._where = [(slots[i].index(p), slots[j].index(p + pairs)) for p, (i, j) in enumerate(self.pairs)]
-        self.register_buffer("slot_pair", torch.tensor(slots).flatten(), persistent=False)
+        pair_index, slot_pair = pair_tables(relations)
+        self.register_buffer("pair_index", pair_index, persistent=False)
+        self.register_buffer("slot_pair", slot_pair, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -158,35 +192,42 @@ class PairwiseAggregation(nn.Module):
             if isinstance(module, (nn.Linear, nn.LayerNorm)):
                 module.reset_parameters()
 
-    def forward(self, h: Tensor) -> Tensor:
+    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
-        if self.rows_at_once is None:
-            y = self._mix(h)
+        if self.rows_at_once is None or self.leaves_out(h):
+            y = self._mix(h, None if rows is None else rows.count)
         elif torch.is_grad_enabled():
             blocks = torch.split(h, self.rows_at_once, 1)
             y = torch.cat([checkpoint(self._mix, block, use_reentrant=False) for block in blocks])
         else:
             y = torch.cat([self._mix(block) for block in torch.split(h, self.rows_at_once, 1)])
-        normed: Tensor = self.norm(y)
+        normed: Tensor = self.norm(_spread(y, rows))
         return normed
 
-    def _mix(self, h: Tensor) -> Tensor:
-        relations, rows, channels = h.shape
-        hidden = self.weight_first.shape[2]
-        weight = torch.cat([self.weight_first, self.weight_second])[self.slot_pair]
-        weight = weight.view(relations, relations + 1, channels, hidden).transpose(1, 2).flatten(2)
-        # [relations, rows, R + 1, hidden], taken apart without a copy
-        slots = torch.bmm(h, weight).view(relations, rows, relations + 1, hidden)
-        terms = [of_relation.unbind(1) for of_relation in slots.unbind(0)]
-        places = zip(self.pairs, self._where, strict=True)
-        t = torch.stack([terms[i][first] + terms[j][second] for (i, j), (first, second) in places])
-        t = nn.functional.gelu(t + self.bias_in.to(t.dtype))
-        o = torch.baddbmm(self.bias_out, t, self.weight_out)
-        identity = h.mean(0)
-        score = torch.cat([self.scorer(o), self.scorer(identity).unsqueeze(0)])
-        share = at_least_float32(score).softmax(0).to(o.dtype)
-        return (share[:-1] * o).sum(0) + share[-1] * identity.to(o.dtype)
+    def leaves_out(self, h: Tensor) -> bool:
+        """The fused kernels do not look at them."""
+        return fused(self.backend, autocast_input(h), *self.weight_first.shape[1:])
+
+    def _mix(self, h: Tensor, count: Tensor | None = None) -> Tensor:
+        scorer_in, _, scorer_out = self.scorer
+        assert isinstance(scorer_in, nn.Linear)
+        assert isinstance(scorer_out, nn.Linear)
+        weights = (
+            self.weight_first,
+            self.weight_second,
+            self.bias_in,
+            self.weight_out,
+            self.bias_out,
+            scorer_in.weight.t(),
+            scorer_in.bias,
+            scorer_out.weight.squeeze(0),
+        )
+        return mix_pairs(h, weights, (self.pair_index, self.slot_pair), count, self.backend)
 
     def extra_repr(self) -> str:
         """Shown by ``repr``."""
-        return f"{self.relations} relations, {len(self.pairs)} pairs, rows_at_once={self.rows_at_once}"
+        return f"{self.relations} relations, {len(self.weight_first)} pairs, rows_at_once={self.rows_at_once}"
+
+
+def _spread(y: Tensor, rows: DistinctRows | None) -> Tensor:
+    return y if rows is None else rows.spread(y).flatten(0, 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from knockgraph.ops._backends import at_least_float32
+
 
 class AttentionPooling(nn.Module):
     r"""A mean over the rows that are kept, weighted by attention,
@@ -44,8 +46,3 @@ class AttentionPooling(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.gate[0].in_features})"
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Half types become float32, the others stay."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from knockgraph.errors import ModelError
 from knockgraph.nn.gatv2_conv import GATv2Conv
 from knockgraph.nn.gcn_conv import GCNConv
+from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import Reduce
+from knockgraph.ops import DistinctRows, Reduce, relation_mlp
+from knockgraph.ops._backends import fused
 from knockgraph.ops.spmm import autocast_input
 from knockgraph.strategies import PerturbedGraphs
 
@@ -24,10 +26,16 @@ class RelationConv(nn.Module, ABC):
         relations: Names of the relations, in the order of the result.
         channels: Channels of x and y.
 
+    Attributes:
+        local: Whether the result at a gene depends only on the gene and its remaining neighbours' features. Where all
+            samples share x, such a layer has few rows that differ, see :class:`~knockgraph.ops.DistinctRows`.
+
     Shapes:
         x ``[num_genes, batch, channels]`` (or ``[num_genes, channels]``, shared by all samples) ->
-        ``[relations, num_genes, batch, channels]``.
+        ``[relations, num_genes · batch, channels]``; with distinct rows only their places.
     """
+
+    local = False
 
     def __init__(self, relations: Sequence[str], channels: int) -> None:
         super().__init__()
@@ -35,14 +43,35 @@ class RelationConv(nn.Module, ABC):
         self.channels = channels
 
     @abstractmethod
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
 
-    def neighbours(self, view: PerturbedGraphs, x: Tensor, reduce: Reduce) -> Tensor:
+    def activated(
+        self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None, norm: nn.Module, activation: nn.Module
+    ) -> Tensor:
+        """The convolution, then ``norm``, then ``activation``."""
+        y: Tensor = activation(norm(self(view, x, rows)))
+        return y
+
+    def fuses(self, x: Tensor, norm: nn.Module, activation: nn.Module) -> bool:
+        """Whether :meth:`activated` runs as one fused operation, which leaves out rows that are not there."""
+        return False
+
+    def neighbours(self, view: PerturbedGraphs, x: Tensor, reduce: Reduce, rows: DistinctRows | None) -> Tensor:
         """Each relation's aggregation; one product where all relations of the graph are asked for."""
         if self.relations == view.strategy.relation_names:
-            return view.aggregate_all(x, reduce)
-        return torch.stack([view.aggregate(name, x, reduce) for name in self.relations])
+            h = view.aggregate_all(x, reduce)
+        else:
+            h = torch.stack([view.aggregate(name, x, reduce) for name in self.relations])
+        h = h.flatten(1, 2)
+        return h if rows is None else rows.take(h)
+
+    def own_rows(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None) -> Tensor:
+        """The rows' own features, ``[num_genes · batch, channels]`` or the distinct ones."""
+        if x.dim() == 2:
+            x = x.unsqueeze(1).expand(-1, view.keep.shape[1], -1)
+        x = x.flatten(0, 1)
+        return x if rows is None else rows.take(x.unsqueeze(0)).squeeze(0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.relations)} relations, {self.channels})"
@@ -56,10 +85,14 @@ class GINRelationConv(RelationConv):
         relations: Names of the relations.
         channels: Channels of x and y.
         mlp_layers: Linear maps of each MLP, GELU between them.
+        backend: Of the MLPs, see :func:`~knockgraph.ops.relation_mlp`.
     """
 
-    def __init__(self, relations: Sequence[str], channels: int, mlp_layers: int = 4) -> None:
+    local = True
+
+    def __init__(self, relations: Sequence[str], channels: int, mlp_layers: int = 4, backend: str = "auto") -> None:
         super().__init__(relations, channels)
+        self.backend = backend
         self.eps = nn.Parameter(torch.zeros(len(self.relations)))
         self.mlp = nn.Sequential()
         for layer in range(mlp_layers):
@@ -67,33 +100,54 @@ class GINRelationConv(RelationConv):
                 self.mlp.append(nn.GELU())
             self.mlp.append(GroupedLinear(len(self.relations), channels, channels))
 
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
         x = autocast_input(x)
-        neighbours = self.neighbours(view, x, "sum")
-        own = x.unsqueeze(1) if x.dim() == 2 else x
-        h = torch.addcmul(neighbours, (1 + self.eps).to(x.dtype).view(-1, 1, 1, 1), own)
-        y: Tensor = self.mlp(h.flatten(1, 2))
-        return y.view(neighbours.shape)
+        own = self.own_rows(view, x, rows)
+        factor = (1 + self.eps).to(x.dtype).view(-1, 1, 1)
+        y: Tensor = self.mlp(torch.addcmul(self.neighbours(view, x, "sum", rows), factor, own))
+        return y
+
+    def activated(
+        self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None, norm: nn.Module, activation: nn.Module
+    ) -> Tensor:
+        """All in one where the kernels can."""
+        if not self.fuses(x, norm, activation):
+            return super().activated(view, x, rows, norm, activation)
+        x = autocast_input(x)
+        linear = [module for module in self.mlp if isinstance(module, GroupedLinear)]
+        return relation_mlp(
+            self.own_rows(view, x, rows),
+            self.neighbours(view, x, "sum", rows),
+            self.eps,
+            torch.stack([module.weight for module in linear]),
+            torch.stack([module.bias.squeeze(1) for module in linear if module.bias is not None]),
+            (norm.weight.squeeze(1), norm.bias.squeeze(1)) if isinstance(norm, GroupedLayerNorm) else None,
+            None if rows is None else rows.count,
+            self.backend,
+        )
+
+    def fuses(self, x: Tensor, norm: nn.Module, activation: nn.Module) -> bool:
+        """Only GELU; see :func:`~knockgraph.ops.relation_mlp` for the rest."""
+        return isinstance(activation, nn.GELU) and fused(self.backend, autocast_input(x), self.channels)
 
 
 class SAGERelationConv(RelationConv):
     r""":math:`y_r = W_r\, \mathrm{mean}_r + V_r\, x + b_r`, the mean over each sample's remaining neighbours."""
+
+    local = True
 
     def __init__(self, relations: Sequence[str], channels: int) -> None:
         super().__init__(relations, channels)
         self.neighbour = GroupedLinear(len(self.relations), channels, channels)
         self.own = GroupedLinear(len(self.relations), channels, channels, bias=False)
 
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
         x = autocast_input(x)
-        neighbours = self.neighbours(view, x, "mean")
-        own = x.unsqueeze(1) if x.dim() == 2 else x
-        rows = own.flatten(0, 1).expand(len(self.relations), -1, -1)
-        mixed: Tensor = self.neighbour(neighbours.flatten(1, 2))
-        kept: Tensor = self.own(rows)
-        return mixed.view(neighbours.shape) + kept.view(-1, *own.shape)
+        own = self.own_rows(view, x, rows).expand(len(self.relations), -1, -1)
+        mixed: Tensor = self.neighbour(self.neighbours(view, x, "mean", rows)) + self.own(own)
+        return mixed
 
 
 class GCNRelationConv(RelationConv):
@@ -103,9 +157,10 @@ class GCNRelationConv(RelationConv):
         super().__init__(relations, channels)
         self.convs = nn.ModuleList(GCNConv(channels, channels) for _ in self.relations)
 
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
-        return torch.stack([conv(view, name, x) for name, conv in zip(self.relations, self.convs, strict=True)])
+        convs = zip(self.relations, self.convs, strict=True)
+        return torch.stack([conv(view, name, x).flatten(0, 1) for name, conv in convs])
 
 
 class GATv2RelationConv(RelationConv):
@@ -123,6 +178,7 @@ class GATv2RelationConv(RelationConv):
             raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
         self.convs = nn.ModuleList(GATv2Conv(channels, channels // heads, heads) for _ in self.relations)
 
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
-        return torch.stack([conv(view, name, x) for name, conv in zip(self.relations, self.convs, strict=True)])
+        convs = zip(self.relations, self.convs, strict=True)
+        return torch.stack([conv(view, name, x).flatten(0, 1) for name, conv in convs])

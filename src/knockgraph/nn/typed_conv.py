@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from knockgraph.nn.grouped_linear import GroupedLinear
 from knockgraph.nn.relation_conv import RelationConv
+from knockgraph.ops import DistinctRows
 from knockgraph.ops.spmm import autocast_input
 from knockgraph.strategies import PerturbedGraphs
 
@@ -30,7 +31,7 @@ class TypedConv(RelationConv):
 
     Shapes:
         x ``[num_genes, batch, channels]`` (or ``[num_genes, channels]``, shared by all samples) ->
-        ``[1, num_genes, batch, channels]``.
+        ``[1, num_genes · batch, channels]``.
     """
 
     def __init__(self, types: Sequence[str], channels: int) -> None:
@@ -68,14 +69,14 @@ class TypedGINConv(TypedConv):
                 self.mlp.append(nn.GELU())
             self.mlp.append(GroupedLinear(1, channels, channels))
 
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
         x = autocast_input(x)
         messages = self.messages(view, x)
         own = x.unsqueeze(1) if x.dim() == 2 else x
         h = torch.addcmul(messages, (1 + self.eps).to(x.dtype), own)
         y: Tensor = self.mlp(h.flatten(0, 1).unsqueeze(0))
-        return y.view(1, *messages.shape)
+        return y
 
 
 class TypedSAGEConv(TypedConv):
@@ -86,14 +87,14 @@ class TypedSAGEConv(TypedConv):
         self.neighbour = nn.Linear(channels, channels)
         self.own = nn.Linear(channels, channels, bias=False)
 
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
         x = autocast_input(x)
         edges = torch.stack([view.degree(name) for name in self.types]).sum(0).clamp(min=1)
         mean = self.messages(view, x) / edges.to(x.dtype).unsqueeze(-1)
         own: Tensor = self.own(x)
         y: Tensor = self.neighbour(mean) + (own.unsqueeze(1) if x.dim() == 2 else own)
-        return y.unsqueeze(0)
+        return y.flatten(0, 1).unsqueeze(0)
 
 
 class TypedGCNConv(TypedConv):
@@ -106,7 +107,7 @@ class TypedGCNConv(TypedConv):
         self.bias = nn.Parameter(torch.zeros(channels))
         nn.init.xavier_uniform_(self.linear.weight)
 
-    def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
         h = self.linear(x)
         h = h.unsqueeze(1) if x.dim() == 2 else h
@@ -115,4 +116,4 @@ class TypedGCNConv(TypedConv):
         d = (strength + 1).rsqrt().to(h.dtype).unsqueeze(-1)
         scaled = d * h
         y: Tensor = d * self.messages(view, scaled) + d * scaled + self.bias
-        return y.unsqueeze(0)
+        return y.flatten(0, 1).unsqueeze(0)

@@ -2,15 +2,19 @@
 
 from knockgraph.ops._backends import BACKENDS
 from knockgraph.ops.attention import attend
+from knockgraph.ops.distinct_rows import DistinctRows, touched_rows
 from knockgraph.ops.gated import GatedOperator, gated_dot, gated_spmm
 from knockgraph.ops.gated_attention import gated_attend
 from knockgraph.ops.operator import CsrTable, SparseOperator
+from knockgraph.ops.pairwise import mix_pairs, pair_tables
+from knockgraph.ops.relation_mlp import relation_mlp
 from knockgraph.ops.shared_input import spmm_shared
 from knockgraph.ops.spmm import Reduce, masked_degree, spmm
 
 __all__ = [
     "BACKENDS",
     "CsrTable",
+    "DistinctRows",
     "GatedOperator",
     "Reduce",
     "SparseOperator",
@@ -19,6 +23,10 @@ __all__ = [
     "gated_dot",
     "gated_spmm",
     "masked_degree",
+    "mix_pairs",
+    "pair_tables",
+    "relation_mlp",
     "spmm",
     "spmm_shared",
+    "touched_rows",
 ]

@@ -403,7 +403,7 @@ def mix_pairs_grad(
         t: As above.
     """
     relations, rows, channels = h.shape
-    number, _, hidden = weights[0].shape
+    number = weights[0].shape[0]
     shape = _shape(h, weights, count)
     dy = dy.to(h.dtype).contiguous()
     d_mean = torch.empty(rows, channels, dtype=h.dtype, device=h.device)

@@ -79,11 +79,10 @@ def _forward(
         stored = (v + tl.load(bias + of * C + c).to(tl.float32)[None, :]).to(kind)
         tl.store(z + layer * step + here, stored, mask=inside)
         v = stored.to(tl.float32)
-        if layer == LAYERS - 1:
-            if NORM:
-                v, _ = _normalised(v, C)
-                v = v * tl.load(scale + r * C + c).to(tl.float32)[None, :]
-                v += tl.load(shift + r * C + c).to(tl.float32)[None, :]
+        if layer == LAYERS - 1 and NORM:
+            v, _ = _normalised(v, C)
+            v = v * tl.load(scale + r * C + c).to(tl.float32)[None, :]
+            v += tl.load(shift + r * C + c).to(tl.float32)[None, :]
         h = gelu(v).to(kind)
     tl.store(y + here, h, mask=inside)
 
@@ -218,7 +217,7 @@ def forward(
         norm: Scale and shift of the layer norm, [relations, channels].
         count: int32 [1]: only that many rows are there, or ``None`` for all.
     """
-    layers, relations, channels, _ = weight.shape
+    layers, relations = weight.shape[:2]
     rows = neighbours.shape[1]
     z = neighbours.new_empty(layers, *neighbours.shape)
     y = torch.empty_like(neighbours)
@@ -256,11 +255,16 @@ def backward(
     layers, relations, channels, _ = weight.shape
     rows = neighbours.shape[1]
     dh, d_own = torch.empty_like(neighbours), torch.empty_like(own)
-    part = {"dtype": torch.float32, "device": dh.device}
-    d_eps = torch.empty(SHARES, relations, **part)  # type: ignore[arg-type]
-    d_weight = torch.empty(layers, SHARES, *weight.shape[1:], **part)  # type: ignore[arg-type]
-    d_bias = torch.empty(layers, SHARES, relations, channels, **part)  # type: ignore[arg-type]
-    d_scale, d_shift = (torch.empty(SHARES, relations, channels, **part) for _ in range(2))  # type: ignore[arg-type]
+    d_eps, d_weight, d_bias, d_scale, d_shift = (
+        torch.empty(shape, dtype=torch.float32, device=dh.device)
+        for shape in (
+            (SHARES, relations),
+            (layers, SHARES, relations, channels, channels),
+            (layers, SHARES, relations, channels),
+            (SHARES, relations, channels),
+            (SHARES, relations, channels),
+        )
+    )
     scale, shift = (None, None) if norm is None else norm
     shape = _shape(weight, norm, count)
     del shape["LAYERS"]

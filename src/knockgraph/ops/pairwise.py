@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ _SCHEMA = (
 
 def pairs_of(relations: int) -> list[tuple[int, int]]:
     """All pairs ``i ≤ j``, in the order in which weights are kept."""
-    return list(itertools.combinations_with_replacement(range(relations), 2))
+    return [(i, j) for i in range(relations) for j in range(i, relations)]
 
 
 def pair_tables(relations: int) -> tuple[Tensor, Tensor]:
@@ -67,7 +66,7 @@ def mix_pairs(
     """
     h = autocast_input(h)
     if fused(backend, h, *weights[0].shape[1:]):
-        y, _, _ = _mix_pairs(h.contiguous(), *weights, count, *tables, torch.is_grad_enabled())
+        y: Tensor = _mix_pairs(h.contiguous(), *weights, count, *tables, torch.is_grad_enabled())[0]
         return y
     return _plain(h, weights, tables)
 
@@ -85,7 +84,7 @@ def _plain(h: Tensor, weights: tuple[Tensor, ...], tables: tuple[Tensor, Tensor]
     parts = torch.bmm(h, weight).view(relations, rows, relations + 1, hidden)
     terms = [iter(of_relation.unbind(1)) for of_relation in parts.unbind(0)]
     pairs = pairs_of(relations)
-    # A relation's places are in the order of the pairs, those where it is the first before those where it is the second.
+    # A relation's places are in the order of the pairs: those where it is the first, then those where it is the second.
     one = [next(terms[i]) for i, _ in pairs]
     other = [next(terms[j]) for _, j in pairs]
     t = torch.stack([a + b for a, b in zip(one, other, strict=True)])

@@ -51,9 +51,7 @@ def relation_mlp(
     own, neighbours = autocast_input(own), autocast_input(neighbours)
     scale, shift = (None, None) if norm is None else norm
     if fused(backend, neighbours, weight.shape[-1]):
-        y, _ = _relation_mlp(
-            own.contiguous(), neighbours.contiguous(), eps, weight, bias, scale, shift, count
-        )
+        y: Tensor = _relation_mlp(own.contiguous(), neighbours.contiguous(), eps, weight, bias, scale, shift, count)[0]
         return y
     return _plain(own, neighbours, eps, weight, bias, scale, shift)
 

@@ -115,7 +115,7 @@ def _shared_sum(
     dtype = accumulator(x.dtype)
     base = raw_sum(table, x.unsqueeze(1).to(dtype), None, None, backend)
     y = base.repeat(1, batch_size, 1)
-    row, sample, gene, factor = _touched(transposed, genes[fresh], samples[fresh], dtype)
+    row, sample, gene, factor = touched_entries(transposed, genes[fresh], samples[fresh], dtype)
     y.view(-1, x.shape[1]).index_add_(0, row * batch_size + sample, x[gene].to(dtype) * factor, alpha=-1)
     _scale_rows_(y, scale_out)
     return y.to(x.dtype)
@@ -164,7 +164,7 @@ def _shared_sum_grad(
     grad_sum = grad.to(dtype, copy=True)
     _scale_rows_(grad_sum, scale_out)
     out = raw_sum(transposed, grad_sum.sum(1, keepdim=True), None, None, backend).squeeze(1)
-    row, sample, gene, factor = _touched(transposed, genes[fresh], samples[fresh], dtype)
+    row, sample, gene, factor = touched_entries(transposed, genes[fresh], samples[fresh], dtype)
     return out.index_add_(0, gene, grad_sum[row, sample] * factor, alpha=-1).to(grad.dtype)
 
 
@@ -223,7 +223,7 @@ def _sorted_entries(genes: Tensor, samples: Tensor, num_genes: int, mask_in: boo
     return key % num_genes, key // num_genes, fresh
 
 
-def _touched(
+def touched_entries(
     transposed: CsrTable, genes: Tensor, samples: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Row, sample, deleted gene and weight [.., 1] of every edge that a deleted gene sends along."""

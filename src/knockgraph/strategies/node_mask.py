@@ -6,7 +6,16 @@ import torch
 from torch import Tensor
 
 from knockgraph.graph import CellGraph
-from knockgraph.ops import Reduce, SparseOperator, attend, masked_degree, spmm, spmm_shared
+from knockgraph.ops import (
+    DistinctRows,
+    Reduce,
+    SparseOperator,
+    attend,
+    masked_degree,
+    spmm,
+    spmm_shared,
+    touched_rows,
+)
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.strategy import Direction, Strategy
 from knockgraph.strategies.view import PerturbedGraphs
@@ -60,6 +69,7 @@ class NodeMaskedGraphs(PerturbedGraphs):
         # With direction="in" a deleted gene still sends to its neighbours.
         self.keep_source = self.keep if strategy.direction == "both" else None
         self._degrees: dict[int, Tensor] = {}
+        self._rows: DistinctRows | None = None
 
     def aggregate_all(self, x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """See :class:`PerturbedGraphs`; one product for all relations."""
@@ -79,6 +89,20 @@ class NodeMaskedGraphs(PerturbedGraphs):
             r = self.strategy.relation_number(relation)
             return self._shared(self.strategy.operator(r), x, self._degree(r) if reduce == "mean" else None)
         return super().aggregate(relation, x, reduce)
+
+    def distinct_rows(self) -> DistinctRows | None:
+        """See :class:`PerturbedGraphs`."""
+        if self._rows is None and self.strategy.stacked is not None:
+            touched = touched_rows(
+                self.strategy.stacked,
+                self.keep,
+                self.batch.perturbation_indices,
+                self.batch.perturbation_indices_batch,
+                send=self.strategy.direction == "both",
+                backend=self.strategy.backend,
+            )
+            self._rows = DistinctRows(touched, self.strategy.backend)
+        return self._rows
 
     def _shared(self, operator: SparseOperator, x: Tensor, degree: Tensor | None) -> Tensor:
         """The samples share x: the wild type once, then a correction at the neighbours of the deleted genes."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops import Reduce
+from knockgraph.ops import DistinctRows, Reduce
 
 if TYPE_CHECKING:
     from knockgraph.screen import PerturbationBatch
@@ -79,6 +79,10 @@ class PerturbedGraphs(ABC):
             ``[num_genes, batch, heads, channels]``; 0 without a remaining neighbour.
         """
         return self._attend(self.strategy.relation_number(relation), source, target, attention, slope)
+
+    def distinct_rows(self) -> DistinctRows | None:
+        """Where all samples share their features: the rows whose aggregation differs; None where that is not known."""
+        return None
 
     def edge_mask(self, relation: str) -> Tensor:
         """Which edges remain, bool ``[num_edges, batch]`` in the order of ``edge_index``; for checks, not training."""

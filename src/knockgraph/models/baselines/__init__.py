@@ -1,4 +1,4 @@
-r"""Models that know nothing of the graph: what a graph model has to beat, and the best that any model can reach.
+r"""What a graph model has to beat, and the best that any model can reach. All but ``boosting`` know nothing of the graph.
 
 ===============  ==================================================================================================
 name             prediction for a genotype :math:`P`
@@ -7,6 +7,7 @@ name             prediction for a genotype :math:`P`
 ``additive``     :math:`c + \sum_{g \in P} b_g`
 ``ridge-pairs``  :math:`c + \sum_{g \in P} b_g + \sum_{g < h \in P} p_{gh}`
 ``low-rank``     :math:`c + \sum_{g \in P} b_g + \sum_{g < h \in P} \langle u_g, u_h \rangle`
+``boosting``     boosted trees on network features of :math:`P`, see :class:`Boosting`; needs scikit-learn
 ===============  ==================================================================================================
 
 The product of ``low-rank`` is indefinite, see :class:`LowRank`. A gene or a pair that was not in the training rows
@@ -19,7 +20,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Baseline, BaselineError, Mean
+from knockgraph.models.baselines.boosting import Boosting, MissingPackageError
 from knockgraph.models.baselines.ceiling import reproducibility_ceiling
 from knockgraph.models.baselines.low_rank import LowRank
 from knockgraph.models.baselines.ridge import Additive, RidgePairs
@@ -28,8 +31,10 @@ __all__ = [
     "Additive",
     "Baseline",
     "BaselineError",
+    "Boosting",
     "LowRank",
     "Mean",
+    "MissingPackageError",
     "RidgePairs",
     "available",
     "create",
@@ -41,6 +46,7 @@ _CLASSES: dict[str, type[Baseline]] = {
     "additive": Additive,
     "ridge-pairs": RidgePairs,
     "low-rank": LowRank,
+    "boosting": Boosting,
 }
 
 
@@ -49,15 +55,20 @@ def available() -> list[str]:
     return list(_CLASSES)
 
 
-def create(name: str, **options: Any) -> Baseline:
+def create(name: str, graph: CellGraph | None = None, **options: Any) -> Baseline:
     """A baseline by name.
 
     Args:
         name: One of :func:`available`.
+        graph: The cell graph; only ``boosting`` looks at it.
         options: Those of the baseline's own docstring.
     """
     if name not in _CLASSES:
         raise BaselineError(f"there is no baseline {name!r}; use one of {', '.join(_CLASSES)}")
+    if _CLASSES[name].needs_graph:
+        if graph is None:
+            raise BaselineError(f"the baseline {name} looks at the cell graph; give it graph=")
+        options["graph"] = graph
     known = list(inspect.signature(_CLASSES[name]).parameters)
     for option in options:
         if option not in known:

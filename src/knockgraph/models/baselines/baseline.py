@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,11 @@ class GenotypeRows:
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
+
+    def part(self, start: int, stop: int) -> GenotypeRows:
+        """The rows ``start`` to ``stop``."""
+        ptr = self.ptr[start : stop + 1]
+        return GenotypeRows(self.genes[ptr[0] : ptr[-1]], ptr - ptr[0], self.num_genes)
 
     @cached_property
     def row(self) -> npt.NDArray[np.int64]:
@@ -89,6 +94,7 @@ class Baseline(ABC):
     torch.Size([200, 1])
     """
 
+    needs_graph: ClassVar[bool] = False
     _genes: str | None = None
 
     def fit(self, screen: BoundScreen, rows: Ints, values: Tensor) -> Self:

@@ -1,0 +1,92 @@
+"""Gradient boosting on what the networks say about a genotype: the baseline that knows the graph."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from knockgraph.errors import GeneListMismatchError
+from knockgraph.graph import CellGraph
+from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, positive
+from knockgraph.models.baselines.pair_features import GenotypeFeatures
+
+
+class Boosting(Baseline):
+    """Boosted regression trees (scikit-learn's histogram method) on :class:`GenotypeFeatures`.
+
+    Unlike the others it can say something about a gene that no training genotype deletes: where it lies in the networks.
+
+    Args:
+        graph: The cell graph.
+        trees: Number of trees.
+        learning_rate: Share of each tree.
+        leaves: Most leaves of a tree.
+        ridge: Penalty of a leaf's value.
+        max_rows: Training rows beyond these are left out, at random.
+        seed: Of all choices.
+    """
+
+    needs_graph = True
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        trees: int = 300,
+        learning_rate: float = 0.1,
+        leaves: int = 31,
+        ridge: float = 1.0,
+        max_rows: int = 200_000,
+        seed: int = 0,
+    ) -> None:
+        for name, count in (("trees", trees), ("max_rows", max_rows)):
+            if count < 1:
+                raise BaselineError(f"{name} is {count}, but it must be at least 1")
+        if leaves < 2:
+            raise BaselineError(f"leaves is {leaves}, but it must be at least 2")
+        self.graph = graph
+        self.trees = trees
+        self.learning_rate = positive("learning_rate", learning_rate)
+        self.leaves = leaves
+        self.ridge = positive("ridge", ridge)
+        self.max_rows = max_rows
+        self.seed = seed
+
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        try:
+            from sklearn.ensemble import HistGradientBoostingRegressor
+        except ImportError as error:
+            raise MissingPackageError(
+                "the baseline boosting needs scikit-learn, which is not installed; pip install 'knockgraph[boosting]', or "
+                "leave it out of trainer.baselines"
+            ) from error
+        if genotypes.num_genes != self.graph.num_genes:
+            raise GeneListMismatchError(
+                f"the baseline boosting was made for a graph of {self.graph.num_genes} genes, the screen is bound to one of "
+                f"{genotypes.num_genes}; give it the same graph"
+            )
+        self.features = GenotypeFeatures(self.graph, seed=self.seed)
+        table = self.features.fit(genotypes, y)
+        if len(y) > self.max_rows:
+            kept = np.sort(np.random.default_rng(self.seed).permutation(len(y))[: self.max_rows])
+            table, y = table[kept], y[kept]
+        self.model = HistGradientBoostingRegressor(
+            learning_rate=self.learning_rate,
+            max_iter=self.trees,
+            max_leaf_nodes=self.leaves,
+            min_samples_leaf=min(40, max(1, len(y) // 50)),
+            l2_regularization=self.ridge,
+            max_bins=63,
+            early_stopping=False,
+            random_state=self.seed,
+        )
+        self.model.fit(table, y)
+
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        blocks = []
+        for start in range(0, len(genotypes), self.max_rows):  # the table of features is wide
+            part = genotypes.part(start, min(start + self.max_rows, len(genotypes)))
+            blocks.append(self.model.predict(self.features(part)))
+        return np.concatenate(blocks) if blocks else np.empty(0)
+
+
+class MissingPackageError(BaselineError):
+    """A baseline needs a package that is not installed."""
