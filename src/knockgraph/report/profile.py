@@ -224,11 +224,13 @@ def conditions(result: dict[str, Any]) -> str:
 def html(result: dict[str, Any]) -> str:
     """The self-contained page."""
     sections = [("In short", f"<p>{escape(paragraph(result))}</p>")]
-    bars, lines_ = _bars(result), _timelines(result)
-    sections.append(("Time per step", figure(stacked_bars(bars, "milliseconds per step", "", COLORS))))
-    for heading, picture in lines_:
-        sections.append((heading, figure(picture)))
-    sections += [(heading, table(headings, rows)) for heading, headings, rows in tables(result)]
+    below = [(heading, table(headings, rows)) for heading, headings, rows in tables(result)]
+    if result["profile"] == "comparison":
+        sections.append(below.pop(0))  # unequal conditions come before any number
+    bars = stacked_bars(_bars(result), "milliseconds per step", "", COLORS)
+    sections.append(("Where the time of a step goes", figure(bars)))
+    sections += [(heading, figure(picture)) for heading, picture in _timelines(result)]
+    sections += below
     sections.append(("The numbers", numbers("everything that was measured", result)))
     return page(title(result), conditions(result), sections)
 

@@ -124,10 +124,12 @@ def _set(tree: Tree, path: Sequence[str], value: Any) -> None:
 
 
 def _value(text: str) -> Any:
-    """YAML, with the numbers that its old version takes for text (1e-3) and Hydra's {0:2} without a blank."""
+    """YAML, except where Hydra reads another thing: 1e-3 is a number, off is a word, {0:2} needs no blank."""
     import yaml
 
     found = yaml.safe_load(re.sub(r":(?=\S)", ": ", text) if text.startswith("{") else text)
+    if isinstance(found, bool) and text.strip().lower() not in ("true", "false"):
+        return text.strip()
     return float(found) if isinstance(found, str) and _NUMBER.fullmatch(found) else found
 
 

@@ -1,0 +1,73 @@
+"""The config without Hydra is the config with it."""
+
+from pathlib import Path
+
+import pytest
+
+import knockgraph as kg
+from knockgraph.train import config as config_module
+from knockgraph.train.config import ConfigError, compose, dump
+from knockgraph.train.plain_config import compose_plain
+
+CONF = Path(kg.__file__).parent / "conf"
+MEMBERS = [
+    f"{file.parent.name}={file.stem}"
+    for file in sorted(CONF.glob("*/*.yaml"))
+    if (file.parent.name, file.stem) not in (("data", "files"), ("loss", "bce"))
+]
+
+
+@pytest.mark.parametrize("member", MEMBERS)
+def test_every_member_of_every_group(member: str) -> None:
+    assert compose_plain([member]) == compose([member])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["preset=one-relation", "model=dango", "loader.batch_size=64"],
+        ["preset=reference", "data=demo", "optimizer.lr=1e-3"],
+        ["model.options.channels=8", "++model.options.layers=2", "loss.options.gather=none", "+loss.options.x=.5"],
+        ["trainer.accumulate={0:2,4:8}", "data.relations=[physical,regulatory]", "trainer.early_stopping=null"],
+        ["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"],
+        ["task=classification", "loss=bce", "data.threshold=-0.08", "run_dir=runs/a", "optimizer.betas=[0.9,0.99]"],
+        ["logging.wandb=off", "trainer.progress_bar=false", "trainer.compile=true", "seed=3"],
+    ],
+)
+def test_overrides(overrides: list[str]) -> None:
+    assert compose_plain(overrides) == compose(overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("banana=1", "config key 'banana': there is no such key"),
+        ("trainer.banana=1", r"config key 'trainer\.banana': there is no such key"),
+        ("trainer.max_epochs=many", r"config key 'trainer\.max_epochs': 'many' is not of type int"),
+        ("trainer.max_epochs=2.5", r"config key 'trainer\.max_epochs'"),
+        ("trainer.devices=true", r"config key 'trainer\.devices'"),
+        ("optimizer.betas=[0.9,high]", r"config key 'optimizer\.betas\[1\]'"),
+        ("data.relations=physical", r"config key 'data\.relations'"),
+        ("trainer=3", "there is no trainer=3; use one of ddp, default, gpu"),
+        ("model=banana", "there is no model=banana; use one of .*dango"),
+        ("task=ranking", "config key 'task': 'ranking' is not one of"),
+        ("loader.batch_size=0", r"config key 'loader\.batch_size': 0 must be greater than 0"),
+        ("data=files", r"config key 'data\.cell': there is no default; give it a value, data\.cell=…"),
+        ("seed.x=1", r"'seed\.x' has no keys below 'seed'"),
+        ("word", "'word' is not key=value"),
+    ],
+)
+def test_refusals(override: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        compose_plain([override])
+
+
+def test_without_hydra_and_omegaconf(monkeypatch: pytest.MonkeyPatch) -> None:
+    import yaml
+
+    expected = compose(["preset=reference"])
+    monkeypatch.setattr(config_module, "find_spec", lambda name: None)
+    found = compose(["preset=reference"])
+    assert found == expected
+    assert yaml.safe_load(dump(found))["loader"]["batch_size"] == 28
