@@ -24,8 +24,8 @@ ENOUGH = Window(2, 1, 3)
             ["trainer.max_epochs=5"],
             Window(),
             r"the trace would be complete after step 626 \(wait 600 \+ warm-up 1 \+ active 25\), but this run ends "
-            r"after 20 \(5 epochs × ceil\(64 training samples / \(batch 16 × 1 processes\)\) = 5 × 4\); train for longer "
-            r"\(trainer.max_epochs=157\) or wait for fewer steps \(at most 0\)",
+            r"after 20 \(5 epochs × ceil\(64 training samples / \(batch 16 × 1 processes\)\) = 5 × 4\); train for "
+            r"longer \(trainer.max_epochs=157\) or wait for fewer steps \(at most 0\)",
         ),
         (["trainer.max_epochs=2"], Window(5, 1, 3), r"after step 9 .* ends after 8 .* = 2 × 4\).* \(at most 4\)"),
         (["trainer.max_epochs=-1", "trainer.max_steps=5"], Window(2, 1, 3), r"ends after 5 \(trainer.max_steps=5\)"),

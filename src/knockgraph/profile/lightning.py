@@ -28,6 +28,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (  # what Lightning calls it, phase, 
     (r"^\[LightningModule\]\w+\.optimizer_step$", phases.OPTIMIZER, "step"),
     (r"^\[LightningModule\]\w+\.optimizer_zero_grad$", phases.OPTIMIZER, "zero_grad"),
     (r"^\[LightningModule\]\w+\.lr_scheduler_step$", phases.OPTIMIZER, "scheduler"),
+    (r"^\[Callback\]Stopwatch", phases.REMAINDER, "the device catching up"),  # at the ends of the window
     (r"^\[Callback\](?P<part>[A-Za-z_]\w*)", phases.LOGGING, ""),
     (r"^\[LightningModule\]\w+\.(?P<part>on_\w+)$", phases.LOGGING, ""),
     (r"^save_checkpoint$", phases.LOGGING, "checkpoint"),

@@ -6,6 +6,7 @@ All go through the trainer, the task and the loader of ``knockgraph train``, wit
 from __future__ import annotations
 
 import copy
+import gc
 import statistics
 import tempfile
 import time
@@ -83,6 +84,7 @@ class Workbench:
             config = copy.deepcopy(self.config)
             config.task = kind
             self._tasks.clear()  # two models need not fit the device's memory
+            gc.collect()
             task = make_task(config, self.data.graph, self.data.transform)
             if is_main_process():
                 task.strategy.prepare(self.data.bound, self.directory / "store")
