@@ -231,7 +231,9 @@ def test_summary() -> None:
         "in_degree_max": 1,
         "out_degree_max": 1,
         "degree_median": 2.0,
+        "components": {"count": 2, "largest": 2},
     }
+    assert summary["components"] == {"count": 1, "largest": 3}
     assert summary["relations"]["regulatory"]["out_degree_max"] == 2
     assert summary["relations"]["regulatory"]["weighted"]
     assert summarise(CellGraph(["A"], {"p": torch.empty(2, 0)}))["relations"]["p"]["degree_median"] == 0.0

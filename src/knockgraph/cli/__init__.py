@@ -15,12 +15,13 @@ from knockgraph.cli.graph import graph_app
 from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
 from knockgraph.cli.terminal import HELP, Json, err, out, write_json
-from knockgraph.cli.train import evaluate, predict, train
+from knockgraph.cli.train import baselines, evaluate, predict, train
 from knockgraph.errors import KnockgraphError
 
 app = typer.Typer(help="Graph neural networks on each gene deletion's own copy of one shared cell graph.", **HELP)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
 app.command()(evaluate)
+app.command()(baselines)
 app.command()(predict)
 app.command()(download)
 app.add_typer(bench_app, name="bench")

@@ -72,6 +72,29 @@ def evaluate(
     write_json(json_, finite(measure(run, part, checkpoint, lambda text: out.print(escape(text)), device)))
 
 
+def baselines(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Hydra overrides that name the data: data=… data.split.kind=…")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated. Default: all.")] = None,
+    part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    json_: Json = None,
+) -> None:
+    """What a model has to beat: fit the baselines alone on a training part and measure them on another.
+
+    Example: knockgraph baselines data=collins2007 data.split.kind=unseen-genes data.split.unseen=any
+    """
+    from knockgraph.models.baselines import available
+    from knockgraph.train.config import compose
+    from knockgraph.train.evaluate import compare_baselines
+    from knockgraph.train.run import finite, quiet
+
+    quiet()
+    config = compose(list(overrides or []))
+    found = compare_baselines(config, only or available(), part, lambda text: out.print(escape(text)))
+    write_json(json_, finite(found))
+
+
 def predict(
     run: Run,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Parquet file to write.")] = None,

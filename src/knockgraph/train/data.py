@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from knockgraph.errors import GraphError, LabelError, ScreenError, SplitError
+from knockgraph.errors import FileFormatError, GraphError, LabelError, ScreenError, SplitError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
 from knockgraph.screen.loader import Collate
@@ -180,7 +180,7 @@ def _there(key: str, path: str) -> Path:
     if not Path(path).exists():
         from knockgraph.sources.presets import how_to_build
 
-        raise ConfigError(f"config key {key!r}: cannot read {path}: there is no such file{how_to_build(Path(path))}")
+        raise FileFormatError(f"cannot read {path}: there is no such file ({key}){how_to_build(Path(path))}")
     return Path(path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,8 @@ def evaluate_part(
     target = data.targets(part)
     score = _score(task.classes, data)
     table = {config.model.name: score(prediction, target)}
-    for name in config.trainer.baselines:
-        start = time.perf_counter()
-        baseline = baselines.create(name)
-        baseline.fit(data.bound, data.rows["train"], data.targets("train"))
-        row = name if name not in table else f"{name} (baseline)"  # 'additive' is a model, too
-        table[row] = score(baseline.predict(data.bound, rows), target)
-        table[row]["seconds"] = time.perf_counter() - start
+    for name, found in baseline_metrics(data, config.trainer.baselines, part, say).items():
+        table[name if name not in table else f"{name} (baseline)"] = found  # 'additive' is a model, too
     ceiling = None if task.classes else baselines.reproducibility_ceiling(data.bound)
     measured, predicted = data.bound.values[rows], task.transform.invert(prediction.double())
     if task.classes:
@@ -78,6 +74,40 @@ def evaluate_part(
         "measured": measured[:, 0].tolist()[:5000],
         "predicted": predicted[:, 0].tolist()[:5000],
     }
+
+
+def baseline_metrics(data: TrainingData, names: Sequence[str], part: str, say: Say) -> dict[str, dict[str, float]]:
+    """Fit each baseline on the training part and measure it on another; one whose package is missing is passed over."""
+    if part not in data.rows:
+        raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
+    score = _score(data.classes, data)
+    target = data.targets(part)
+    table: dict[str, dict[str, float]] = {}
+    for name in names:
+        start = time.perf_counter()
+        try:
+            baseline = baselines.create(name, data.graph)
+            baseline.fit(data.bound, data.rows["train"], data.targets("train"))
+        except baselines.MissingPackageError as error:
+            say(f"{name} is left out: {error}")
+            continue
+        table[name] = score(baseline.predict(data.bound, data.rows[part]), target)
+        table[name]["seconds"] = time.perf_counter() - start
+    return table
+
+
+def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say) -> dict[str, Any]:
+    """The baselines alone on the data that the config names, without a model."""
+    unknown = [name for name in names if name not in baselines.available()]
+    if unknown:
+        raise KnockgraphError(f"there is no baseline {unknown[0]!r}; use {', '.join(baselines.available())}")
+    data = TrainingData.from_config(config)
+    table = baseline_metrics(data, names, part, say)
+    ceiling = None if data.classes else baselines.reproducibility_ceiling(data.bound)
+    if table:
+        _print(table, data.classes, ceiling, part, say)
+    sizes = {name: len(rows) for name, rows in data.rows.items()}
+    return {"part": part, "experiments": sizes, "metrics": table, "ceiling": ceiling, "split": dict(data.split.about)}
 
 
 def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:

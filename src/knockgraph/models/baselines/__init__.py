@@ -1,4 +1,4 @@
-r"""What a graph model has to beat, and the best that any model can reach. All but ``boosting`` know nothing of the graph.
+r"""What a graph model has to beat, and the best that any model can reach. Only ``boosting`` knows the graph.
 
 ===============  ==================================================================================================
 name             prediction for a genotype :math:`P`

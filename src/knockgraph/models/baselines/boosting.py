@@ -13,7 +13,7 @@ from knockgraph.models.baselines.pair_features import GenotypeFeatures
 class Boosting(Baseline):
     """Boosted regression trees (scikit-learn's histogram method) on :class:`GenotypeFeatures`.
 
-    Unlike the others it can say something about a gene that no training genotype deletes: where it lies in the networks.
+    Unlike the others it can say something about a gene that no training genotype deletes: its place in the networks.
 
     Args:
         graph: The cell graph.
@@ -55,13 +55,13 @@ class Boosting(Baseline):
             from sklearn.ensemble import HistGradientBoostingRegressor
         except ImportError as error:
             raise MissingPackageError(
-                "the baseline boosting needs scikit-learn, which is not installed; pip install 'knockgraph[boosting]', or "
-                "leave it out of trainer.baselines"
+                "the baseline boosting needs scikit-learn, which is not installed; pip install 'knockgraph[boosting]', "
+                "or leave it out of trainer.baselines"
             ) from error
         if genotypes.num_genes != self.graph.num_genes:
             raise GeneListMismatchError(
-                f"the baseline boosting was made for a graph of {self.graph.num_genes} genes, the screen is bound to one of "
-                f"{genotypes.num_genes}; give it the same graph"
+                f"the baseline boosting was made for a graph of {self.graph.num_genes} genes, the screen is bound to "
+                f"one of {genotypes.num_genes}; give it the same graph"
             )
         self.features = GenotypeFeatures(self.graph, seed=self.seed)
         table = self.features.fit(genotypes, y)
