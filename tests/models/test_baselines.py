@@ -64,13 +64,13 @@ def test_interface(name: str) -> None:
     bound = screen()
     rows = np.arange(60)
     values = bound.values[:60].clone()
-    fitted = baselines.create(name).fit(bound, rows, values)
+    fitted = baselines.create(name, cell()).fit(bound, rows, values)
     predicted = fitted.predict(bound, np.arange(60, 80))
     assert predicted.shape == (20, 1)
     assert predicted.dtype == torch.float32
     assert predicted.isfinite().all()
     assert torch.equal(values, bound.values[:60])
-    again = baselines.create(name).fit(bound, rows, values)
+    again = baselines.create(name, cell()).fit(bound, rows, values)
     assert torch.equal(again.predict(bound, np.arange(60, 80)), predicted)
     backwards = fitted.predict(bound, np.arange(60, 80)[::-1])
     torch.testing.assert_close(backwards.flip(0), predicted)
@@ -78,7 +78,7 @@ def test_interface(name: str) -> None:
 
 
 def test_names() -> None:
-    assert baselines.available() == ["mean", "additive", "ridge-pairs", "low-rank"]
+    assert baselines.available() == ["mean", "additive", "ridge-pairs", "low-rank", "boosting"]
 
 
 def test_mean() -> None:
@@ -185,14 +185,14 @@ def test_seed_of_low_rank() -> None:
 @pytest.mark.parametrize("name", baselines.available())
 def test_nothing_but_the_wild_type(name: str) -> None:
     bound = unseen([[], [], ["G01", "G02"]])
-    fitted = baselines.create(name).fit(bound, np.arange(2), torch.tensor([[1.0], [3.0]]))
+    fitted = baselines.create(name, cell()).fit(bound, np.arange(2), torch.tensor([[1.0], [3.0]]))
     assert fitted.predict(bound, np.arange(3)).tolist() == [[2.0], [2.0], [2.0]]
 
 
 @pytest.mark.parametrize("name", baselines.available())
 def test_constant_labels(name: str) -> None:
     bound = screen()
-    fitted = baselines.create(name).fit(bound, np.arange(80), torch.full((80, 1), 0.25))
+    fitted = baselines.create(name, cell()).fit(bound, np.arange(80), torch.full((80, 1), 0.25))
     torch.testing.assert_close(fitted.predict(bound, np.arange(80)), torch.full((80, 1), 0.25))
 
 

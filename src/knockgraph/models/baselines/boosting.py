@@ -68,6 +68,12 @@ class Boosting(Baseline):
         if len(y) > self.max_rows:
             kept = np.sort(np.random.default_rng(self.seed).permutation(len(y))[: self.max_rows])
             table, y = table[kept], y[kept]
+        # A column without two different numbers tells nothing, and the binning cannot take one without any.
+        lowest = np.where(np.isnan(table), np.inf, table).min(0)
+        self.used = np.flatnonzero(lowest < np.where(np.isnan(table), -np.inf, table).max(0))
+        self.mean = float(y.mean())
+        if len(self.used) == 0:
+            return
         self.model = HistGradientBoostingRegressor(
             learning_rate=self.learning_rate,
             max_iter=self.trees,
@@ -78,13 +84,15 @@ class Boosting(Baseline):
             early_stopping=False,
             random_state=self.seed,
         )
-        self.model.fit(table, y)
+        self.model.fit(table[:, self.used], y)
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
+        if len(self.used) == 0:
+            return np.full(len(genotypes), self.mean)
         blocks = []
         for start in range(0, len(genotypes), self.max_rows):  # the table of features is wide
             part = genotypes.part(start, min(start + self.max_rows, len(genotypes)))
-            blocks.append(self.model.predict(self.features(part)))
+            blocks.append(self.model.predict(self.features(part)[:, self.used]))
         return np.concatenate(blocks) if blocks else np.empty(0)
 
 
