@@ -17,8 +17,6 @@ from knockgraph.errors import KnockgraphError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from knockgraph.profile.settings import Setting
-
 
 class _RunByDefault(TyperGroup):
     """``knockgraph profile …`` is a run unless the first word names another command."""
@@ -47,6 +45,9 @@ def profile(
     device: Annotated[str, typer.Option(help="cpu or cuda; default: what the config says.")] = "",
     steps: Annotated[int, typer.Option(help="Steps that are measured in each run.")] = 50,
     warmup: Annotated[int, typer.Option(help="Steps before them.")] = 10,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Compare: runs of each setting, in turns; the fastest counts.")
+    ] = 2,
     only: Annotated[
         list[str] | None, typer.Option(help="full, empty, empty-no-backward or model-only; may be repeated.")
     ] = None,
@@ -82,7 +83,7 @@ def profile(
             status.update(escape(text))
 
         if compare is not None:
-            result = _compare(compare, common, steps, warmup, epoch_limit, say)
+            result = _compare(compare, common, steps, warmup, rounds, epoch_limit, say)
         else:
             result = _single(common, steps, warmup, only, epoch_limit, overhead, trace_to, (wait, active), say)
     from knockgraph.train.run import finite, is_main_process
@@ -147,37 +148,34 @@ def _compare(
     common: list[str],
     steps: int,
     warmup: int,
+    rounds: int,
     epoch_limit: float,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     from knockgraph.profile.compare import compared, halfway
     from knockgraph.profile.explain import comparison
-    from knockgraph.profile.runs import profile_run
+    from knockgraph.profile.runs import profile_together
     from knockgraph.profile.settings import setting
 
-    def measured(found: Setting, limit: float) -> dict[str, Any]:
-        if found.result is not None:
-            return found.result
-        assert found.config is not None
-        return profile_run(
-            found.config,
-            steps=steps,
-            warmup=warmup,
-            runs=("full",),
-            epoch_limit=limit,
-            label=found.label,
-            say=lambda text: say(f"{found.label}: {text}"),
-        )
-
-    settings = [setting(name, () if name.endswith(".json") else common) for name in names]
-    results = [measured(found, epoch_limit) for found in settings]
-    middle = None
-    if settings[0].config is not None and settings[1].config is not None:
-        config = halfway(settings[0].config, settings[1].config)
-        if config is not None:
-            label = f"{config.model.name}+{config.strategy.name}"
-            middle = measured(type(settings[0])(label, config), 0.0)
-    result = compared(results[0], results[1], middle)
+    a, b = (setting(name, () if name.endswith(".json") else common) for name in names)
+    wanted = {}
+    for key, found in (("a", a), ("b", b)):
+        if found.config is not None:
+            wanted[key] = (found.label, found.config, epoch_limit)
+    if a.config is not None and b.config is not None:
+        between = halfway(a.config, b.config)
+        if between is not None:
+            wanted["middle"] = (f"{between.model.name}+{between.strategy.name}", between, 0.0)
+    measured = profile_together(
+        [(label, config) for label, config, _ in wanted.values()],
+        steps=steps,
+        warmup=warmup,
+        rounds=rounds,
+        epoch_limits=[limit for _, _, limit in wanted.values()],
+        say=say,
+    )
+    results = dict(zip(wanted, measured, strict=True))
+    result = compared(a.result or results["a"], b.result or results["b"], results.get("middle"))
     result["summary"] = comparison(result)
     return result
 

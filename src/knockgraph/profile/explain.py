@@ -175,6 +175,12 @@ def comparison(result: dict[str, Any]) -> str:
     else:
         factors += f" × {d['unexplained']:.3g} unexplained"
     sentences.append(f"An epoch of {right} takes {d['ratio']:.3g}× as long as one of {left}: {factors}.")
+    spread = max(_spread(x["runs"]["full"]) for x in (a, b))
+    if spread > 0.1:
+        sentences.append(
+            f"The pace of this machine changed by {spread:.0%} between the rounds, of which the fastest count: measure "
+            "again where nothing else runs."
+        )
     change = result["phase_differences"]
     total = sum(change.values())
     large = [name for name in change if abs(change[name]) >= 0.03 * abs(total)][:4]
@@ -201,6 +207,11 @@ def comparison(result: dict[str, Any]) -> str:
     if told:
         sentences.append(f"What to change in {slower['setting']}: {'; '.join(told)}.")
     return " ".join(sentences)
+
+
+def _spread(run: dict[str, Any]) -> float:
+    times = run.get("rounds_seconds_per_step", [1.0])
+    return float(max(times) / min(times) - 1)
 
 
 def shown(value: Any) -> str:

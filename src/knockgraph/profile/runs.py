@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,6 @@ from knockgraph.bench.machine import describe_machine
 from knockgraph.profile import phases
 from knockgraph.profile.measure import Say, Workbench
 from knockgraph.train.config import Config
-
-MODEL_PHASES = (
-    phases.MASKS,
-    phases.FORWARD,
-    phases.LOSS,
-    phases.COMPILED,
-    phases.BACKWARD,
-    phases.CLIPPING,
-    phases.OPTIMIZER,
-)
-"""What the model-only run counts: the work on the batch, without Lightning around it."""
 
 
 def profile_run(
@@ -63,18 +54,64 @@ def profile_run(
         if _uncertain(found):
             say(f"run full again: {warmup} + {steps} steps")
             found["full again"] = bench.measure(None, steps, warmup)
-        result = {
-            "profile": 1,
-            "setting": label or f"{config.model.name}+{config.strategy.name}",
-            "conditions": conditions,
-            "machine": describe_machine(),
-            "steps": steps,
-            "warmup": warmup,
-            "runs": found,
-            "epoch": epoch,
-        }
+    return _result(label or f"{config.model.name}+{config.strategy.name}", conditions, steps, warmup, found, epoch)
+
+
+def profile_together(
+    settings: Sequence[tuple[str, Config]],
+    *,
+    steps: int,
+    warmup: int,
+    rounds: int = 2,
+    epoch_limits: Sequence[float],
+    say: Say = lambda text: None,
+) -> list[dict[str, Any]]:
+    """The full runs of several settings, in turns, so that a change of the machine's pace meets all of them.
+
+    Of each setting the fastest round counts: what else a machine does only ever adds.
+
+    Args:
+        settings: What to call each, and its config.
+        steps: Steps that are measured in each run.
+        warmup: Steps before them.
+        rounds: Runs of each setting.
+        epoch_limits: For each setting, see :func:`profile_run`.
+        say: Told what is being done.
+    """
+    with contextlib.ExitStack() as stack:
+        benches = []
+        for number, (_, config) in enumerate(settings):
+            directory = None if config.run_dir is None else Path(config.run_dir) / str(number)
+            benches.append(stack.enter_context(Workbench(config, directory, say)))
+        found: list[list[dict[str, Any]]] = [[] for _ in benches]
+        for turn in range(rounds):
+            for (label, _), bench, mine in zip(settings, benches, found, strict=True):
+                say(f"{label}, round {turn + 1} of {rounds}: {warmup} + {steps} steps")
+                mine.append(bench.measure(None, steps, warmup))
+        results = []
+        for (label, _), bench, mine, limit in zip(settings, benches, found, epoch_limits, strict=True):
+            best = min(mine, key=lambda run: run["seconds_per_step"])
+            best["rounds_seconds_per_step"] = [run["seconds_per_step"] for run in mine]
+            epoch = bench.epoch(limit, best["seconds_per_step"])
+            results.append(_result(label, describe(bench), steps, warmup, {"full": best}, epoch))
+    return results
+
+
+def _result(
+    label: str, conditions: dict[str, Any], steps: int, warmup: int, runs: dict[str, Any], epoch: dict[str, Any]
+) -> dict[str, Any]:
     from knockgraph.profile.explain import summary  # which reads results
 
+    result = {
+        "profile": 1,
+        "setting": label,
+        "conditions": conditions,
+        "machine": describe_machine(),
+        "steps": steps,
+        "warmup": warmup,
+        "runs": runs,
+        "epoch": epoch,
+    }
     return {**result, "summary": summary(result)}
 
 
@@ -144,8 +181,3 @@ def times(run: dict[str, Any]) -> dict[str, float]:
         return dict(run["phases"])
     scale = run["steps"] / run["device_steps"]
     return {name: scale * seconds for name, seconds in run["device_phases"].items()}
-
-
-def model_seconds(run: dict[str, Any]) -> float:
-    """The work on the batch alone, per step."""
-    return sum(times(run).get(name, 0.0) for name in MODEL_PHASES) / float(run["steps"])
