@@ -187,7 +187,18 @@ class HeteroCellModel(CellModel):
             )
         x, z = self.states(view)
         x_wild, z_wild = (x[:, -1], z[:, -1:]) if view.batch.wild_type else self._cached()
-        difference = z_wild - z[:, : batch.num_samples]
+        return self.predict(x_wild, z_wild, z[:, : batch.num_samples], batch)
+
+    def predict(self, x_wild: Tensor, z_wild: Tensor, z: Tensor, batch: PerturbationBatch) -> Prediction:
+        """From states to predictions.
+
+        Args:
+            x_wild: The wild type's gene states, ``[num_genes, channels]``.
+            z_wild: Its pooled states, ``[1 or 2, 1, channels]``.
+            z: Those of the samples, ``[1 or 2, samples, channels]``.
+            batch: The samples.
+        """
+        difference = z_wild - z
         scaled = [scale * part for scale, part in zip(self.scales, difference, strict=True)]
         z_p = scaled[0] if self.joint is None else self.joint(torch.cat(scaled, 1))
         y = at_least_float32(self.global_predictor(z_p))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from knockgraph.errors import ModelError
-from knockgraph.ops import DistinctRows, mix_pairs, pair_tables
+from knockgraph.ops import DistinctRows, mix_pairs, pair_tables, row_norm
 from knockgraph.ops._backends import fused
 from knockgraph.ops.spmm import autocast_input
 
@@ -201,8 +201,7 @@ class PairwiseAggregation(RelationAggregation):
             y = torch.cat([checkpoint(self._mix, block, use_reentrant=False) for block in blocks])
         else:
             y = torch.cat([self._mix(block) for block in torch.split(h, self.rows_at_once, 1)])
-        normed: Tensor = self.norm(_spread(y, rows))
-        return normed
+        return row_norm(_spread(y, rows), self.norm.weight, self.norm.bias, self.backend)
 
     def leaves_out(self, h: Tensor) -> bool:
         """The fused kernels do not look at them."""

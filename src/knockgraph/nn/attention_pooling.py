@@ -41,8 +41,10 @@ class AttentionPooling(nn.Module):
         logits = at_least_float32(self.gate(x).squeeze(-1))
         # Not -inf: a sample without any row would become NaN.
         logits = logits.masked_fill(~keep, torch.finfo(logits.dtype).min)
-        weight = torch.where(keep, logits.softmax(0), logits.new_zeros(()))
-        return (weight.unsqueeze(-1) * at_least_float32(x)).sum(0)
+        # Along the last axis: a GPU has nothing to share out where few samples lie side by side.
+        weight = torch.where(keep.t(), logits.t().softmax(1), logits.new_zeros(()))
+        with torch.autocast(x.device.type, enabled=False):
+            return torch.bmm(weight.unsqueeze(1), at_least_float32(x).transpose(0, 1)).squeeze(1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.gate[0].in_features})"

@@ -8,6 +8,7 @@ from knockgraph.ops.gated_attention import gated_attend
 from knockgraph.ops.operator import CsrTable, SparseOperator
 from knockgraph.ops.pairwise import mix_pairs, pair_tables
 from knockgraph.ops.relation_mlp import relation_mlp
+from knockgraph.ops.row_norm import row_norm
 from knockgraph.ops.shared_input import spmm_shared
 from knockgraph.ops.spmm import Reduce, masked_degree, spmm
 
@@ -26,6 +27,7 @@ __all__ = [
     "mix_pairs",
     "pair_tables",
     "relation_mlp",
+    "row_norm",
     "spmm",
     "spmm_shared",
     "touched_rows",

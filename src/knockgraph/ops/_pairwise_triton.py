@@ -19,15 +19,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from knockgraph.ops._gelu_triton import gelu, gelu_and_slope
+from knockgraph.ops._gelu_triton import gelu, gelu_and_slope, rounded_anyway
 
 # Rows of a tile, warps and pipeline stages of the kernels, from a sweep on an H200 (docs/speed.md).
-FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 3}
-BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1}
+FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
+BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 168}
 MAPS = {"TILE": 128, "num_warps": 4, "num_stages": 2}
 MEAN = {"TILE": 128, "num_warps": 4, "num_stages": 1}
 STATES = {"TILE": 128, "num_warps": 4, "num_stages": 3}
-SHARES = 24
+SHARES = 35
 """Programs among which the rows of one pair are shared out in the backward pass."""
 MEAN_SHARES = 264
 """The same for the mean, which has no other pairs beside it to fill the device with."""
@@ -55,6 +55,7 @@ def _mix_pairs(
     KEEP: tl.constexpr,
     COUNTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     TILE: tl.constexpr,
 ):
     start = tl.program_id(0) * TILE
@@ -92,10 +93,10 @@ def _mix_pairs(
             stored = (t + tl.load(b_in + p * K + k).to(tl.float32)[None, :]).to(kind)
             if KEEP:
                 tl.store(kept + p * rows.to(tl.int64) * K + place_k, stored, mask=inside)
-            t = gelu(stored.to(tl.float32))
+            t = gelu(stored.to(tl.float32), FAST)
             o = tl.dot(t.to(kind), tl.load(w_out + p * K * C + in_kc), input_precision=PRECISION)
             o += tl.load(b_out + p * C + c).to(tl.float32)[None, :]
-            q = gelu(tl.dot(o.to(kind), scorer, input_precision=PRECISION) + scorer_bias[None, :])
+            q = gelu(tl.dot(o.to(kind), scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
             score = tl.sum(q * scorer_out[None, :], 1)
             new = tl.maximum(largest, score)
             shrink = tl.exp(largest - new)
@@ -105,7 +106,7 @@ def _mix_pairs(
             largest = new
             p += 1
     mean = mean / R
-    q = gelu(tl.dot(mean.to(kind), scorer, input_precision=PRECISION) + scorer_bias[None, :])
+    q = gelu(tl.dot(mean.to(kind), scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
     score = tl.sum(q * scorer_out[None, :], 1)
     new = tl.maximum(largest, score)
     shrink = tl.exp(largest - new)
@@ -139,6 +140,7 @@ def _grad_of_pairs(
     K: tl.constexpr,
     COUNTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -168,13 +170,13 @@ def _grad_of_pairs(
         here = row < real
         inside = here[:, None]
         at = of_pair + row.to(tl.int64)[:, None] * K + k[None, :]
-        t, t_slope = gelu_and_slope(tl.load(at, mask=inside, other=0.0).to(tl.float32))
+        t, t_slope = gelu_and_slope(tl.load(at, mask=inside, other=0.0).to(tl.float32), FAST)
         t = t.to(kind)
         grad = tl.load(dy + row.to(tl.int64)[:, None] * C + c[None, :], mask=inside, other=0.0)
         o = tl.dot(t, wo, input_precision=PRECISION) + bo[None, :]
         along = tl.sum(o * grad.to(tl.float32), 1)
         o = o.to(kind)
-        q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :])
+        q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
         score = tl.sum(q * scorer_out[None, :], 1)
         # A row that is not there has no share.
         share = tl.where(here, tl.exp(score - tl.load(lse + row, mask=here, other=0.0)), 0.0)
@@ -213,6 +215,7 @@ def _grad_of_first_maps(
     K: tl.constexpr,
     COUNTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -266,6 +269,7 @@ def _grad_of_mean(
     K: tl.constexpr,
     COUNTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -297,7 +301,7 @@ def _grad_of_mean(
         grad = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
         along = tl.sum(o * grad, 1)
         o = o.to(kind)
-        q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :])
+        q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
         score = tl.sum(q * scorer_out[None, :], 1)
         share = tl.where(here, tl.exp(score - tl.load(lse + row, mask=here, other=0.0)), 0.0)
         d_score = share * (along - tl.load(delta + row, mask=here, other=0.0))
@@ -328,6 +332,7 @@ def _grad_of_states(
     K: tl.constexpr,
     COUNTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     TILE: tl.constexpr,
 ):
     r = tl.program_id(0)
@@ -465,5 +470,6 @@ def _shape(h: Tensor, weights: tuple[Tensor, ...], count: Tensor | None) -> dict
         "C": h.shape[2],
         "K": weights[0].shape[2],
         "COUNTED": count is not None,
+        "FAST": rounded_anyway(h),
         "PRECISION": "ieee" if h.dtype == torch.float32 else "tf32",
     }

@@ -18,21 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from knockgraph.ops._gelu_triton import gelu, gelu_and_slope
+from knockgraph.ops._gelu_triton import gelu, gelu_and_slope, rounded_anyway
+from knockgraph.ops._row_norm_triton import normalised
 
 # Rows of a tile, warps and pipeline stages, from a sweep on an H200 (docs/speed.md).
-FORWARD = {"TILE": 128, "num_warps": 8, "num_stages": 1}
-BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1}
+FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
+BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
 SHARES = 58
 """Programs among which the rows of one relation are shared out in the backward pass."""
-
-
-@triton.jit
-def _normalised(z, C: tl.constexpr):
-    """Rows with mean 0 and variance 1, and the factor that made them so."""
-    centred = z - (tl.sum(z, 1) / C)[:, None]
-    factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / C + 1e-5)
-    return centred * factor[:, None], factor
 
 
 @triton.jit
@@ -54,6 +47,7 @@ def _forward(
     NORM: tl.constexpr,
     COUNTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     TILE: tl.constexpr,
 ):
     r = tl.program_id(0)
@@ -80,10 +74,10 @@ def _forward(
         tl.store(z + layer * step + here, stored, mask=inside)
         v = stored.to(tl.float32)
         if layer == LAYERS - 1 and NORM:
-            v, _ = _normalised(v, C)
+            v, _ = normalised(v, C)
             v = v * tl.load(scale + r * C + c).to(tl.float32)[None, :]
             v += tl.load(shift + r * C + c).to(tl.float32)[None, :]
-        h = gelu(v).to(kind)
+        h = gelu(v, FAST).to(kind)
     tl.store(y + here, h, mask=inside)
 
 
@@ -113,6 +107,7 @@ def _backward(
     NORM: tl.constexpr,
     COUNTED: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
 ):
@@ -142,8 +137,8 @@ def _backward(
             v = tl.load(z + here, mask=inside, other=0.0).to(tl.float32)
             if NORM:
                 gamma = tl.load(scale + r * C + c).to(tl.float32)[None, :]
-                hat, narrow = _normalised(v, C)
-                _, slope = gelu_and_slope(hat * gamma + tl.load(shift + r * C + c).to(tl.float32)[None, :])
+                hat, narrow = normalised(v, C)
+                _, slope = gelu_and_slope(hat * gamma + tl.load(shift + r * C + c).to(tl.float32)[None, :], FAST)
                 dv = dv * slope
                 g_scale += tl.sum(dv * hat, 0)
                 g_shift += tl.sum(dv, 0)
@@ -151,7 +146,7 @@ def _backward(
                 along = tl.sum(dv * hat, 1) / C
                 dv = (dv - (tl.sum(dv, 1) / C)[:, None] - hat * along[:, None]) * narrow[:, None]
             else:
-                _, slope = gelu_and_slope(v)
+                _, slope = gelu_and_slope(v, FAST)
                 dv = dv * slope
         b += tl.sum(dv, 0)
         if FIRST:
@@ -159,7 +154,7 @@ def _backward(
             h = x * factor + tl.load(neighbours + here, mask=inside, other=0.0).to(tl.float32)
             slope = tl.full([TILE, C], 1.0, dtype=tl.float32)
         else:
-            h, slope = gelu_and_slope(tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32))
+            h, slope = gelu_and_slope(tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32), FAST)
         dv = dv.to(kind)
         g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
         d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
@@ -310,5 +305,6 @@ def _shape(weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]
         "LAYERS": layers,
         "NORM": norm is not None,
         "COUNTED": count is not None,
+        "FAST": rounded_anyway(weight),
         "PRECISION": "ieee" if weight.dtype == torch.float32 else "tf32",
     }

@@ -1,0 +1,75 @@
+"""Kernels of the row norm: a tile of rows per program; sums over rows per share of them, then over the shares."""
+
+# Kernels are typed by Triton, not by Python.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_TILE = 64
+_SHARES = 264
+
+
+@triton.jit
+def normalised(x, C: tl.constexpr):
+    """Rows with mean 0 and variance 1, and the factor that made them so."""
+    centred = x - (tl.sum(x, 1) / C)[:, None]
+    factor = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / C + 1e-5)
+    return centred * factor[:, None], factor
+
+
+@triton.jit
+def _forward(x, weight, bias, y, rows, C: tl.constexpr, TILE: tl.constexpr):
+    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = (row < rows)[:, None]
+    c = tl.arange(0, C)
+    place = row.to(tl.int64)[:, None] * C + c[None, :]
+    hat, _ = normalised(tl.load(x + place, mask=inside, other=0.0), C)
+    value = hat * tl.load(weight + c)[None, :] + tl.load(bias + c)[None, :]
+    tl.store(y + place, value, mask=inside)
+
+
+@triton.jit
+def _backward(x, weight, dy, dx, d_weight, d_bias, rows, C: tl.constexpr, SHARES: tl.constexpr, TILE: tl.constexpr):
+    share = tl.program_id(0)
+    c = tl.arange(0, C)
+    gamma = tl.load(weight + c)[None, :]
+    g_weight = tl.zeros([C], dtype=tl.float32)
+    g_bias = tl.zeros([C], dtype=tl.float32)
+    for start in range(share * TILE, rows, SHARES * TILE):
+        row = start + tl.arange(0, TILE)
+        inside = (row < rows)[:, None]
+        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        hat, factor = normalised(tl.load(x + place, mask=inside, other=0.0), C)
+        grad = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
+        g_weight += tl.sum(grad * hat, 0)
+        g_bias += tl.sum(grad, 0)
+        grad = grad * gamma
+        along = tl.sum(grad * hat, 1) / C
+        grad = (grad - (tl.sum(grad, 1) / C)[:, None] - hat * along[:, None]) * factor[:, None]
+        tl.store(dx + place, grad, mask=inside)
+    tl.store(d_weight + share * C + c, g_weight)
+    tl.store(d_bias + share * C + c, g_bias)
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The normalised rows; x is float32 [rows, channels]."""
+    rows, channels = x.shape
+    y = torch.empty_like(x)
+    with torch.cuda.device_of(x):
+        _forward[(triton.cdiv(rows, _TILE),)](x, weight, bias, y, rows, C=channels, TILE=_TILE)
+    return y
+
+
+def backward(x: Tensor, weight: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and bias."""
+    rows, channels = x.shape
+    dx = torch.empty_like(x)
+    d_weight, d_bias = (torch.empty(_SHARES, channels, device=x.device) for _ in range(2))
+    with torch.cuda.device_of(x):
+        _backward[(_SHARES,)](x, weight, dy, dx, d_weight, d_bias, rows, C=channels, SHARES=_SHARES, TILE=_TILE)
+    return dx, d_weight.sum(0), d_bias.sum(0)
