@@ -195,8 +195,11 @@ def _show(result: dict[str, Any]) -> None:
         return
     if result["profile"] == "overhead":
         on, off = (milliseconds(result[f"seconds_per_step_{name}"]) for name in ("on", "off"))
-        cost = f"{result['overhead']:+.2%}: {on} a step with them, {off} without"
-        out.print(f"the timers cost {cost} (the best of {len(result['rounds']['on'])} runs each)")
+        out.print(
+            f"the timers cost {result['overhead']:+.2%}: {on} a step with them, {off} without (the best of "
+            f"{len(result['rounds']['on'])} runs each); in the CPU time of the training thread, which other programs "
+            f"disturb less, {result['overhead_of_cpu_time']:+.2%}"
+        )
         return
     out.print(escape(report.conditions(result)))
     for title, headings, rows in report.tables(result):

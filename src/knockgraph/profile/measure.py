@@ -206,18 +206,24 @@ class Workbench:
     def overhead(self, steps: int, warmup: int, rounds: int = 4) -> dict[str, Any]:
         """The median step with the timers off and on, alternating."""
         check_window(steps, warmup)
-        times: dict[str, list[float]] = {"off": [], "on": []}
+        walls: dict[str, list[float]] = {"off": [], "on": []}
+        worked: dict[str, list[float]] = {"off": [], "on": []}
         for number in range(2 * rounds):
             name = "off" if number % 4 in (0, 3) else "on"  # off on on off …: a drift of the machine cancels
             self.say(f"timers {name}, round {number // 2 + 1} of {rounds}")
             stopwatch = Stopwatch((warmup - 1, warmup + steps - 1))
             clock = PhaseClock(first=warmup) if name == "on" else None
             self.fit(self.task(), warmup + steps, [stopwatch], clock)
-            ends = stopwatch.ends[warmup - 1 : warmup + steps]
-            times[name].append(statistics.median(b - a for a, b in pairwise(ends)) / 1e9)
-        # The least disturbed run of each kind: what else the machine does only ever adds.
-        off, on = (min(times[name]) for name in ("off", "on"))
-        return {"rounds": times, "seconds_per_step_off": off, "seconds_per_step_on": on, "overhead": on / off - 1}
+            for found, ends in ((walls, stopwatch.ends), (worked, stopwatch.worked)):
+                between = pairwise(ends[warmup - 1 : warmup + steps])
+                found[name].append(statistics.median(b - a for a, b in between) / 1e9)
+        result: dict[str, Any] = {"rounds": walls, "rounds_of_cpu_time": worked}
+        for suffix, found in (("", walls), ("_of_cpu_time", worked)):
+            # The least disturbed run of each kind: what else the machine does only ever adds.
+            off, on = (min(found[name]) for name in ("off", "on"))
+            result[f"seconds_per_step_off{suffix}"], result[f"seconds_per_step_on{suffix}"] = off, on
+            result[f"overhead{suffix}"] = on / off - 1
+        return result
 
     def trace(self, window: Window, directory: Path) -> dict[str, Any]:
         """Record a trace per rank, and run the same steps without it."""
