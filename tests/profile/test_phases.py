@@ -156,3 +156,59 @@ def test_phases_have_names_in_a_trace(on: bool) -> None:
             torch.ones(2).sum()
         clock.end_step()
     assert "knockgraph::loss/mse" in {event.name for event in recorded.events()}
+
+
+class Mark:
+    """An event of a stream that is always a second behind the host."""
+
+    def __init__(self, hand: Hand, late: bool) -> None:
+        self.at, self.late = hand.now + 1_000_000_000, late
+
+    def elapsed_time(self, other: "Mark") -> float:
+        return (other.at - self.at) / 1e6
+
+    def query(self) -> bool:
+        return not self.late
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_events_of_a_device(hand: Hand, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark wherever the phase changes; they are read after the run, and add up, too."""
+    waits: list[object] = []
+    marks: list[Mark] = []
+
+    def event() -> Mark:
+        marks.append(Mark(hand, late))
+        return marks[-1]
+
+    monkeypatch.setattr(phases, "_event", event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    clock = PhaseClock(torch.device("cuda"), first=1)
+    for _ in range(3):
+        clock.begin_step()
+        for name, part, seconds in (("wait for data", "", 1), (LOSS, "", 2), (LOSS, "mse", 3), (BACKWARD, "", 4)):
+            clock.push((name, part))
+            hand.now += seconds * 10**9
+            if name == BACKWARD:
+                clock.gradients_complete()
+                hand.now += 5 * 10**9
+            clock.pop()
+        clock.end_step()
+    assert not waits
+    assert clock.behind == (2 if late else 0)
+    clock.read_device()
+    assert len(waits) == 1
+    # Between two parts of the loss the phase is left for a moment without length.
+    assert {k: v for k, v in clock.device_totals.items() if v} == {"wait for data": 2, LOSS: 10, BACKWARD: 8, SYNC: 10}
+    assert sum(clock.device_totals.values()) * 1e9 == sum(step.wall for step in clock.steps)
+    assert clock.device_count == 2
+
+
+def test_no_mark_in_a_graph_that_is_being_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "_event", lambda: pytest.fail("an event was recorded"))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    clock = PhaseClock(torch.device("cuda"))
+    clock.begin_step()
+    clock.push((FORWARD, ""))
+    clock.pop()
