@@ -7,6 +7,7 @@ file is read once more by :meth:`DelimitedFile.rows`, slowly, only to say in whi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import zipfile
 import zlib
@@ -53,10 +54,10 @@ class DelimitedFile:
         self.member = member
         self.skip = 0
         first = ""
-        with self.open() as stream, self._guarded():
-            for number, raw in zip(range(20), stream, strict=False):
-                first = raw.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
-                self.skip = number
+        with self.open() as stream:
+            for number, raw in itertools.islice(_lines(stream), 20):
+                first = raw.decode("utf-8", "replace").removeprefix("\ufeff")
+                self.skip = number - 1
                 if header is None or re.search(header, first, re.IGNORECASE):
                     break
             else:
@@ -77,40 +78,46 @@ class DelimitedFile:
                 f"{path} has more than one column {', '.join(map(repr, twice))}; rename or remove one"
             )
 
-    def open(self) -> IO[bytes]:
+    @contextlib.contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
         """The decompressed bytes."""
         try:
-            raw = self.path.open("rb")
+            with self.path.open("rb") as raw:
+                magic = raw.read(6)
         except OSError as error:
             why = "there is no such file" if not self.path.exists() else (error.strerror or str(error)).lower()
             raise FileFormatError(f"cannot read {self.path}: {why}") from error
-        magic = raw.read(6)
-        raw.seek(0)
-        if magic.startswith(b"\x1f\x8b"):
-            import gzip
+        with contextlib.ExitStack() as opened, self._guarded():
+            stream: IO[bytes]
+            if magic.startswith(b"\x1f\x8b"):
+                import gzip
 
-            return gzip.open(raw)  # type: ignore[return-value]
-        if magic.startswith(b"\xfd7zXZ\x00"):
-            import lzma
+                stream = opened.enter_context(gzip.open(self.path))
+            elif magic.startswith(b"\xfd7zXZ\x00"):
+                import lzma
 
-            return lzma.open(raw)
-        if magic.startswith(b"BZh"):
-            import bz2
+                stream = opened.enter_context(lzma.open(self.path))
+            elif magic.startswith(b"BZh"):
+                import bz2
 
-            return bz2.open(raw)
-        if magic.startswith(b"PK\x03\x04"):
-            with self._guarded():
-                archive = zipfile.ZipFile(raw)
-                names = [i.filename for i in archive.infolist() if not i.is_dir() and not i.filename.startswith("__")]
-                wanted = [name for name in names if fnmatch(Path(name).name.lower(), self.member.lower())]
-                if len(wanted) != 1:
-                    found = "none" if not wanted else f"{len(wanted)}"
-                    raise FileFormatError(
-                        f"{self.path} holds {found} of {self.member!r} (it holds {', '.join(names[:10])}); "
-                        "unpack it and give the file"
-                    )
-                return archive.open(wanted[0])
-        return raw
+                stream = opened.enter_context(bz2.open(self.path))
+            elif magic.startswith(b"PK\x03\x04"):
+                archive = opened.enter_context(zipfile.ZipFile(self.path))
+                stream = opened.enter_context(archive.open(self._member(archive)))
+            else:
+                stream = opened.enter_context(self.path.open("rb"))
+            yield stream
+
+    def _member(self, archive: zipfile.ZipFile) -> str:
+        """The name of the wanted file in an archive."""
+        names = [i.filename for i in archive.infolist() if not i.is_dir() and not i.filename.startswith("__")]
+        wanted = [name for name in names if fnmatch(Path(name).name.lower(), self.member.lower())]
+        if len(wanted) != 1:
+            raise FileFormatError(
+                f"{self.path} holds {len(wanted) or 'none'} of {self.member!r} (it holds {', '.join(names[:10])}); "
+                "unpack it and give the file"
+            )
+        return wanted[0]
 
     def find(self, *names: str) -> str | None:
         """The first of these columns that the file has, whatever its case; ``None`` without one."""
@@ -138,7 +145,7 @@ class DelimitedFile:
 
         types = {"text": pa.string(), "number": pa.float64(), "integer": pa.int64()}
         names = [name or f"column {i + 1}" for i, name in enumerate(self.columns)]
-        with self.open() as stream:
+        with self.open() as stream, contextlib.ExitStack() as opened:
             try:
                 reader = csv.open_csv(
                     stream,
@@ -151,25 +158,24 @@ class DelimitedFile:
                         strings_can_be_null=False,
                     ),
                 )
+                opened.callback(reader.close)
                 yield from reader
             except pa.ArrowInvalid as error:
                 if "Empty CSV" in str(error):  # a header and nothing else
                     return
                 self.refuse(columns)
                 raise FileFormatError(f"cannot read {self.path}: {str(error).splitlines()[0]}") from error
-            except _DAMAGED as error:
-                raise self._damaged(error) from error
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Line number and fields of every row, one after another, in plain Python; fields are not checked."""
         import csv
 
-        with self.open() as stream, self._guarded():
-            for number, raw in enumerate(stream, 1):
-                if number < self.first_line or not raw.strip(b"\r\n"):
+        with self.open() as stream:
+            for number, raw in _lines(stream):
+                if number < self.first_line or not raw:
                     continue
                 try:
-                    line = raw.decode("utf-8").rstrip("\r\n")
+                    line = raw.decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise FileFormatError(
                         f"{self.path}, line {number}: it is not UTF-8 text ({error.reason}); convert the file"
@@ -219,6 +225,15 @@ class DelimitedFile:
         return FileFormatError(
             f"{self.path} is damaged or incomplete ({str(error) or type(error).__name__}); get the file again"
         )
+
+
+def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Line number and line; \\r ends one, too, as pyarrow has it."""
+    number = 0
+    for raw in stream:
+        for line in raw.splitlines():
+            number += 1
+            yield number, line
 
 
 def _folded(name: str) -> str:

@@ -186,7 +186,7 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
         total = have + int(length) if length and length.isdecimal() else None
         with _writing(part, "ab" if resumed else "wb") as out:
             _remember(part, wanted.url, response.headers)
-            while block := response.read(_BLOCK):
+            while block := response.read1(_BLOCK):  # what has come, so that a stall loses nothing
                 out.write(block)
                 have += len(block)
                 if progress:
