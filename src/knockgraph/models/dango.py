@@ -80,13 +80,17 @@ class Dango(CellModel):
         self.score = HyperSAGNN(channels, heads, outputs=outputs, most_deletions=most_deletions)
         nn.init.normal_(self.embedding, std=0.1)
 
-    def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
-        """See the formula above; ``view`` is of the wild type alone."""
+    def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:
+        """The genes' states x ``[num_genes, channels]`` and the error of the reconstruction."""
         h = self.states(view)
         errors = [module(state) for module, state in zip(self.reconstruction, h, strict=True)]
         share = at_least_float32(self.attention(h)).softmax(0)
-        x = (share.to(h.dtype) * h).sum(0)
-        return Prediction(self.score(x, batch), auxiliary={"reconstruction": torch.stack(errors).mean()})
+        return (share.to(h.dtype) * h).sum(0), torch.stack(errors).mean()
+
+    def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
+        """See the formula above."""
+        x, error = encoded
+        return Prediction(self.score(x, batch), auxiliary={"reconstruction": error})
 
     def states(self, view: PerturbedGraphs) -> Tensor:
         """The genes' state in each relation, ``[relations, num_genes, channels]``."""

@@ -48,7 +48,6 @@ class CellModel(nn.Module, ABC):
             view: Of the wild type alone.
         """
 
-    @abstractmethod
     def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
         """Predict the samples of ``batch``.
 
@@ -56,3 +55,15 @@ class CellModel(nn.Module, ABC):
             view: The perturbed graphs, see :attr:`perturbs`.
             batch: The samples, without the wild-type column.
         """
+        return self.decode(self.encode(view), batch)
+
+    def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:
+        """What the graphs say: all that needs no more of a batch than its view. Nearly all of the time is spent here,
+        on tensors of fixed shapes, so this is what :class:`~knockgraph.models.graphed.GraphedModel` records. Empty for
+        a model that does not look at them.
+        """
+        return ()
+
+    @abstractmethod
+    def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
+        """What follows for the samples of ``batch``; columns beyond them are left out."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from knockgraph.graph import CellGraph
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import PerturbationBatch
-from knockgraph.strategies import PerturbedGraphs
 
 
 class ConstantModel(CellModel):
@@ -28,9 +27,9 @@ class ConstantModel(CellModel):
         del graph
         self.unused = nn.Parameter(torch.zeros(outputs))
 
-    def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
+    def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """See the formula above."""
-        del view
+        del encoded
         return Prediction((0 * self.unused).expand(batch.num_samples, -1))
 
 
@@ -49,9 +48,9 @@ class AdditiveModel(CellModel):
         self.offset = nn.Parameter(torch.zeros(outputs))
         self.effect = nn.Parameter(torch.zeros(graph.num_genes, outputs))
 
-    def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
+    def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """See the formula above."""
-        del view
+        del encoded
         effects = self.effect[batch.perturbation_indices]
         total = effects.new_zeros(batch.num_columns, effects.shape[1])
         total = total.index_add(0, batch.perturbation_indices_batch, effects)

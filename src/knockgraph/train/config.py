@@ -104,6 +104,7 @@ class TrainerConfig:
     gradient_clip: float = 10.0
     accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})  # from epoch → batches per step
     compile: bool = False
+    cuda_graph: bool = True
     early_stopping: int | None = None  # epochs without a better validation MSE
     log_every_n_steps: int = 10
     plot_every_n_epochs: int = 0  # 0: only at the end

@@ -17,6 +17,7 @@ from knockgraph import losses, models, strategies
 from knockgraph.errors import GeneListMismatchError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
+from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.profile.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
@@ -56,6 +57,7 @@ class Task(LightningModule):
         self.validated: tuple[Tensor, Tensor] | None = None
         self._outputs: list[tuple[Tensor, Tensor, Tensor]] = []
         self._to_restore: dict[str, Any] | None = None
+        self._recorded: GraphedModel | None = None
         if config.trainer.compile:
             self.model.compile(dynamic=False)
 
@@ -84,9 +86,7 @@ class Task(LightningModule):
         return total
 
     def _loss_of(self, batch: PerturbationBatch) -> LossParts:
-        view = self._perturbed(batch)
-        with phase(FORWARD):
-            prediction = self.model(view, batch)
+        prediction = self._predicted(batch)
         with phase(LOSS):
             parts: LossParts = self.loss(
                 prediction,
@@ -96,6 +96,31 @@ class Task(LightningModule):
                 epoch=self.current_epoch,
             )
         return parts
+
+    def _predicted(self, batch: PerturbationBatch) -> Prediction:
+        """In training: a replay of what was recorded where that is possible."""
+        if self._recorded is None and self._records():
+            self._recorded = self._record()
+        if self._recorded is not None and self._recorded.takes(batch):
+            with phase(FORWARD):
+                return self._recorded(batch)
+        view = self._perturbed(batch)
+        with phase(FORWARD):
+            prediction: Prediction = self.model(view, batch)
+        return prediction
+
+    def _records(self) -> bool:
+        # Accumulated gradients would be overwritten by the next replay, and DDP's hooks never saw the recording.
+        t = self.config.trainer
+        alone = t.cuda_graph and not t.compile and t.accumulate == {0: 1} and self.trainer.world_size == 1
+        return alone and can_be_graphed(self.model, self.strategy, self.device)
+
+    def _record(self) -> GraphedModel:
+        """Made in the first step, when everything is where it will be trained."""
+        samples = self.config.loader.batch_size
+        data = getattr(self.trainer, "datamodule", None)
+        most = 3 if data is None else int((data.bound.host_ptr[1:] - data.bound.host_ptr[:-1]).max(initial=1))
+        return GraphedModel(self.model, self.strategy, samples, samples * most)
 
     def _perturbed(self, batch: PerturbationBatch) -> PerturbedGraphs:
         """The view of the batch, open until the backward pass is done."""

@@ -1,0 +1,55 @@
+"""A model's recorded message passing against the model itself; needs a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from model_cases import NUM_GENES, cell, objective
+
+import knockgraph as kg
+from knockgraph import models
+from knockgraph.models.graphed import GraphedModel, can_be_graphed
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "hetero": ("hetero", {"channels": 16, "layers": 2, "heads": 2, "metabolism": True}),
+    "sage": ("hetero", {"channels": 16, "layers": 2, "heads": 2, "conv": "sage", "aggregation": "sum"}),
+    "dango": ("dango", {"channels": 16, "heads": 2}),
+}
+BATCHES = [[[3], [7, 1, 5], [], [2, 13]], [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]], [[0]], [[], [5]], [[], []]]
+
+
+def test_only_on_a_gpu() -> None:
+    graph = cell()
+    strategy = kg.strategies.create("node-mask", graph)
+    assert not can_be_graphed(models.create("hetero", graph, channels=16), strategy, torch.device("cpu"))
+    assert can_be_graphed(models.create("hetero", graph, channels=16), strategy, torch.device("cuda"))
+    assert not can_be_graphed(models.create("additive", graph), strategy, torch.device("cuda"))
+    masks = kg.strategies.create("device-vectorized", graph)
+    assert not can_be_graphed(models.create("hetero", graph, channels=16), masks, torch.device("cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_values_and_gradients(name: str) -> None:
+    graph = cell()
+    kind, options = MODELS[name]
+    torch.manual_seed(0)
+    model = models.create(kind, graph, **options).cuda()
+    strategy = kg.strategies.create("node-mask", graph).cuda()
+    graphed = GraphedModel(model, strategy, 4, 12)
+    for genotypes in BATCHES:
+        batch = kg.PerturbationBatch.from_lists(genotypes, NUM_GENES).to("cuda")
+        assert graphed.takes(batch) == any(genotypes)
+        if not any(genotypes):
+            continue
+        results = []
+        for recorded in (False, True):
+            model.zero_grad(set_to_none=True)
+            columns = batch.with_wild_type() if model.perturbs else batch.only_wild_type()
+            prediction = graphed(batch) if recorded else model(strategy(columns), batch)
+            objective(prediction).backward()
+            results.append([prediction.values.detach(), *(p.grad.clone() for p in model.parameters())])
+        for eager, replayed in zip(*results, strict=True):
+            assert torch.allclose(eager, replayed, rtol=1e-4, atol=1e-6 + 1e-5 * float(eager.abs().max()))
