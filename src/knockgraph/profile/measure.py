@@ -105,6 +105,8 @@ class Workbench:
         t = config.trainer
         t.max_epochs, t.max_steps = (1, -1) if whole_epoch else (-1, steps)
         task.config = config
+        # After a run Lightning moves the parameters to the host: a CUDA graph of an earlier run points to nothing.
+        vars(task)["_recorded"] = None
         self.data.collate = task.strategy.collate
         trainer: Any = make_trainer(config, self.directory, self.directory / "checkpoints")
         trainer.limit_val_batches = trainer.num_sanity_val_steps = 0
