@@ -120,5 +120,5 @@ def test_a_failed_build_keeps_the_old_file(demo: Path, tmp_path: Path) -> None:
 
 def test_every_command_has_help(tmp_path: Path) -> None:
     commands = ["graph build", "graph info", "graph check", "screen import", "screen info", "screen split"]
-    for command in [*commands, "bench loader", "doctor"]:
+    for command in [*commands, "bench loader", "doctor", "download", "baselines", "graph lambda"]:
         assert "Usage" in run(*command.split(), "--help", cwd=tmp_path).stdout

@@ -143,6 +143,39 @@ def slow_unseen(screen: Screen, held: dict[str, tuple[str, ...]], unseen: str) -
     return parts
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_by_source_keeps_sources_together(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    n = 300
+    sources = [f"query {i}" for i in random.integers(0, 40, n)]
+    pool = [g for size in (1, 2, 3) for g in itertools.combinations(NAMES, size)]
+    # A few genotypes are measured by several sources, which then belong together.
+    chosen = random.permutation(len(pool))[:n]
+    chosen[random.integers(0, n, 8)] = chosen[0]
+    screen = Screen([pool[row] for row in chosen], {"fitness": np.zeros(n)}, source=sources)
+    split = splits.by_source(screen, seed=seed)
+    assert all_rows(split) == list(range(n))
+    part = {row: name for name in ("train", "val", "test") for row in split[name].tolist()}
+    by_source: dict[str, set[str]] = {}
+    for row, source in enumerate(sources):
+        by_source.setdefault(source, set()).add(part[row])
+    assert all(len(parts) == 1 for parts in by_source.values())
+    assert len({part[row] for row in np.flatnonzero(chosen == chosen[0]).tolist()}) == 1
+    assert split.about["kind"] == "source"
+    assert split.about["sources"] <= len(by_source)
+
+
+def test_sources_joined_in_a_chain_are_one_group() -> None:
+    genotypes = [["A"], ["A", "B"], ["A", "B"], ["C"], ["C"], ["D"], ["E"], ["F"], ["G"]]
+    source = ["1", "1", "2", "2", "3", "3", "4", "5", "6"]
+    screen = Screen(genotypes, {"fitness": np.zeros(9)}, source=source)
+    split = splits.by_source(screen, (0.5, 0.25, 0.25), seed=1)
+    assert split.about["sources"] == 4  # 1, 2 and 3 share genotypes
+    assert any({0, 1, 2, 3, 4, 5} <= set(split[part].tolist()) for part in ("train", "val", "test"))
+    with pytest.raises(SplitError, match="the source split leaves val and test empty"):
+        splits.by_source(Screen(genotypes, {"fitness": np.zeros(9)}, source="one"))
+
+
 @pytest.mark.parametrize("unseen", ["one", "any", "all"])
 @given(
     n=st.integers(150, 290),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import knockgraph as kg
 from knockgraph import losses, models, strategies
 from knockgraph.train.config import Config, ConfigError, compose, dump, load
+from knockgraph.train.plain_config import compose_plain
 from knockgraph.train.task import Task
 
 CONF = Path(kg.__file__).parent / "conf"
@@ -258,3 +259,51 @@ def test_the_command_shows_the_config(command: Callable[..., tuple[str, str]]) -
     assert (shown["seed"], shown["model"]["name"]) == (7, "dango")
     _, err = command("train", "trainer.max_epochs=many", code=1)
     assert "trainer.max_epochs" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "loss", "phenotype", "split"),
+    [
+        ("collins2007", "regression", "mse", "gene_interaction", "genotype"),
+        ("costanzo2016", "regression", "mse", "gene_interaction", "genotype"),
+        ("kuzmin2018", "classification", "bce", "significant", "source"),
+        ("kuzmin2018-scores", "regression", "mse", "gene_interaction", "genotype"),
+    ],
+)
+def test_yeast_screens_by_name(name: str, task: str, loss: str, phenotype: str, split: str) -> None:
+    config = compose([f"data={name}"])
+    assert (config.task, config.loss.name, config.data.phenotype, config.data.split.kind) == (
+        task,
+        loss,
+        phenotype,
+        split,
+    )
+    assert (config.data.cell, config.data.screen) == ("data/yeast-lite.cellgraph", f"data/{name}.parquet")
+    assert "boosting" in config.trainer.baselines
+    changed = compose(
+        [f"data={name}", "data.cell=my.cellgraph", "data.split.kind=unseen-genes", "trainer.baselines=[mean]"]
+    )
+    assert (changed.data.cell, changed.data.split.kind) == ("my.cellgraph", "unseen-genes")
+    assert changed.trainer.baselines == ["mean"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[group] for group in GROUPS]
+    + [[f"preset={name}"] for name in PRESETS]
+    + [["data=kuzmin2018", "task=regression", "loss=log-cosh"], ["preset=edge-masks", "data=demo"]],
+    ids=" ".join,
+)
+def test_without_hydra_it_is_the_same(words: list[str]) -> None:
+    if words == ["loss=bce"]:
+        words = [*words, "task=classification"]
+    assert compose_plain(words) == compose(words)
+
+
+def test_a_missing_file_of_a_yeast_screen_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from knockgraph.train.data import TrainingData
+
+    monkeypatch.chdir(tmp_path)
+    text = r"cannot read data/yeast-lite\.cellgraph: .* make it with 'knockgraph graph build --preset yeast-lite"
+    with pytest.raises(kg.FileFormatError, match=text):
+        TrainingData.from_config(compose(["data=collins2007"]))
