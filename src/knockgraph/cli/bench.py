@@ -115,6 +115,51 @@ def bench_strategies(
     write_json(json_, report)
 
 
+@bench_app.command("step")
+def bench_step(
+    scale: Annotated[Scale, typer.Option(help="Which built-in cell.")] = Scale.demo,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    batch_size: Annotated[
+        list[int] | None, typer.Option(help="Samples; may be repeated. Default: 28, on cuda also 64, 128 and 256.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")] = None,
+    repeats: Annotated[int, typer.Option(help="Timed steps, after the warm-up.")] = 10,
+    channels: Annotated[int, typer.Option(help="Channels of all states.")] = 64,
+    layers: Annotated[int, typer.Option(help="Layers of the hetero model.")] = 3,
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    json_: Json = None,
+) -> None:
+    """Whole training steps: the hetero model with and without edge masks, its options, and DANGO, in one run.
+
+    Example: knockgraph bench step --scale yeast --device cuda --json step.json
+    """
+    from knockgraph import demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
+    from knockgraph.bench.step import bench_step as run
+    from knockgraph.report import step as report_step
+
+    check_device(device)
+    sizes = batch_size or ([28, 64, 128, 256] if device == "cuda" else [28])
+    with err.status("making the cell") as status:
+        graph = demo_cell() if scale is Scale.demo else yeast_scale_cell()
+        screen = (demo_screen() if scale is Scale.demo else yeast_scale_screen(20_000)).bind(graph)
+        report = run(graph, screen, device, sizes, only, repeats, channels, layers, lambda text: status.update(text))
+    out.print(report_step.conditions(report))
+    table = Table(report_step.HEADINGS[0], box=None, pad_edge=False)
+    for heading in report_step.HEADINGS[1:]:
+        table.add_column(heading, justify="right")
+    skipped = []
+    for row in report_step.rows(report):
+        if len(row) == len(report_step.HEADINGS):
+            table.add_row(*row)
+        else:
+            skipped.append(f"{row[0]}, batch {row[1]}: {row[2]}")
+    out.print(table)
+    for line in [*skipped, report_step.limits(report)]:
+        out.print(line)
+    write_text(html, report_step.html, report)
+    write_json(json_, report)
+
+
 def _dtype(name: str) -> torch.dtype:
     import torch
 

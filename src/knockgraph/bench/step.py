@@ -1,0 +1,315 @@
+"""Step benchmark: whole training steps of the hetero model and of DANGO, on the same graph, in one run."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knockgraph import losses, models, strategies
+from knockgraph.bench.ceilings import ceilings, floor
+from knockgraph.bench.machine import describe_machine
+from knockgraph.bench.published_dango import PublishedDango
+from knockgraph.errors import KnockgraphError
+from knockgraph.graph import CellGraph
+from knockgraph.models.graphed import GraphedModel, can_be_graphed
+from knockgraph.models.model import CellModel, Prediction
+from knockgraph.screen import BoundScreen, PerturbationBatch
+from knockgraph.strategies import Strategy
+
+PARTS = ("forward", "loss", "backward", "clipping", "optimizer")
+_REFERENCE = models.PRESETS["hetero"]["reference"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of the table.
+
+    Args:
+        model: Name of the model, or ``published-dango``.
+        options: Of the model, beside the reference settings.
+        strategy: Name of the strategy.
+        half: Whether matrix products are in bfloat16.
+        replay: Whether the message passing is replayed as a CUDA graph where that is possible.
+        merge: Relations of the graph to be merged: new name → patterns.
+        about: What it shows.
+    """
+
+    model: str = "hetero"
+    options: dict[str, Any] = field(default_factory=dict)
+    strategy: str = "node-mask"
+    half: bool = True
+    replay: bool = True
+    merge: dict[str, list[str]] | None = None
+    about: str = ""
+
+
+def _hetero(about: str, **options: Any) -> Variant:
+    return Variant(options=options, about=about)
+
+
+PLAIN = {"kernels": "torch"}
+VARIANTS: dict[str, Variant] = {
+    "hetero": _hetero("reference settings, node-mask"),
+    "hetero, edge masks": Variant(
+        options=PLAIN, strategy="device-vectorized", replay=False, about="the reference design: gather and scatter"
+    ),
+    "hetero, edge masks, our kernels": Variant(
+        strategy="device-vectorized", replay=False, about="the same with our node-wise kernels"
+    ),
+    "hetero, eager": Variant(options=PLAIN, replay=False, about="node-mask, nothing fused, nothing replayed"),
+    "dango, published": Variant("published-dango", half=False, replay=False, about="float32, eager, dense matrices"),
+    "dango": Variant("dango", about="with the same care as ours"),
+    "one relation": _hetero("the physical one alone", relations=1),
+    "typed": _hetero("all relations in one typed edge list", merge="typed"),
+    "STRING merged": Variant(merge={"string": ["string*"]}, about="its channels as one relation"),
+    "metabolism": _hetero("with reactions and metabolites", metabolism=True),
+    "cached wild type": Variant(
+        options={"wild_type": "cached-epoch"}, replay=False, about="from the start of the epoch: an approximation"
+    ),
+    "sum": _hetero("relations summed", aggregation="sum"),
+    "mean": _hetero("relations averaged", aggregation="mean"),
+    "attention": _hetero("self-attention over relations", aggregation="attention"),
+    "SAGE": _hetero("instead of GIN", conv="sage"),
+    "GCN": _hetero("instead of GIN", conv="gcn"),
+    "GATv2": _hetero("instead of GIN", conv="gatv2"),
+    "SAGE, edge masks": Variant(options={"conv": "sage", **PLAIN}, strategy="device-vectorized", replay=False),
+    "GCN, edge masks": Variant(options={"conv": "gcn", **PLAIN}, strategy="device-vectorized", replay=False),
+    "GATv2, edge masks": Variant(options={"conv": "gatv2", **PLAIN}, strategy="device-vectorized", replay=False),
+}
+
+
+def bench_step(
+    graph: CellGraph,
+    screen: BoundScreen,
+    device: str = "cpu",
+    batch_sizes: Sequence[int] = (28, 64, 128, 256),
+    only: Sequence[str] | None = None,
+    repeats: int = 10,
+    channels: int = 64,
+    layers: int = 3,
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Time whole training steps: forward, loss, backward, clipping and optimizer.
+
+    The first batch size is measured for every variant, the others for the reference settings and DANGO. Batches lie on
+    the device; a step is timed from its first launch to the end of its last kernel, as the median over ``repeats``
+    after uncounted ones. On a CPU only the demo's size is reasonable.
+
+    Args:
+        graph: The cell graph.
+        screen: Experiments on it.
+        device: ``cpu`` or ``cuda``.
+        batch_sizes: Samples per batch; the wild type is one more column.
+        only: Names of :data:`VARIANTS`; all by default.
+        repeats: Timed steps.
+        channels: Of all states.
+        layers: Of the hetero model.
+        progress: Told what is being measured.
+    """
+    names = list(only or VARIANTS)
+    for name in names:
+        if name not in VARIANTS:
+            raise KnockgraphError(f"there is no variant {name!r} to measure; use {', '.join(VARIANTS)}")
+    progress("ceilings of the device")
+    limits = ceilings(torch.device(device))
+    results = []
+    for name in names:
+        for batch in batch_sizes if name in ("hetero", "dango", "dango, published") else batch_sizes[:1]:
+            progress(f"{name}, batch {batch}")
+            settings = {"channels": channels, "layers": layers}
+            found = _measure(name, graph, screen, device, batch, repeats, settings)
+            results.append({"name": name, "batch": batch, **found})
+            gc.collect()
+            if device == "cuda":
+                torch.cuda.empty_cache()
+    for r in results:
+        reference = next((o for o in results if o["name"] == "hetero, edge masks" and "step_ms" in o), None)
+        if reference is not None and "step_ms" in r and r["batch"] == reference["batch"]:
+            r["speed_relative_to_edge_masks"] = reference["step_ms"] / r["step_ms"]
+    return {
+        "benchmark": "step",
+        "machine": describe_machine(),
+        "conditions": {
+            "device": device,
+            "genes": graph.num_genes,
+            "relations": len(graph.relations),
+            "edges": graph.num_edges,
+            "channels": channels,
+            "layers": layers,
+            "repeats": repeats,
+        },
+        "ceilings": limits,
+        "floor": floor(graph, batch_sizes[0] + 1, channels, layers, limits),
+        "results": results,
+    }
+
+
+def _measure(
+    name: str,
+    graph: CellGraph,
+    screen: BoundScreen,
+    device: str,
+    size: int,
+    repeats: int,
+    settings: dict[str, int],
+) -> dict[str, Any]:
+    variant = VARIANTS[name]
+    try:
+        step = _Step(variant, graph, screen, device, size, settings)
+        for _ in range(3):
+            step()
+        syncs = step.host_syncs()
+        return {"about": variant.about, "strategy": variant.strategy, **step.timed(repeats), "host_syncs": syncs}
+    except torch.OutOfMemoryError:
+        return {"about": variant.about, "skipped": "out of memory on the device"}
+
+
+class _Step:
+    """One variant's training step, repeated over a few batches."""
+
+    def __init__(
+        self,
+        variant: Variant,
+        graph: CellGraph,
+        screen: BoundScreen,
+        device: str,
+        size: int,
+        settings: dict[str, int],
+    ) -> None:
+        self.device = torch.device(device)
+        self.half = variant.half and device == "cuda"
+        torch.manual_seed(0)
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        if variant.merge is not None:
+            graph = graph.merged(variant.merge)
+        self.model = _model(variant, graph, settings).to(device)
+        self.strategy: Strategy = strategies.create(variant.strategy, graph).to(device)
+        self.loss = losses.create("dango" if "dango" in variant.model else "mse").to(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4, fused=device == "cuda")
+        count = max(len(screen) // size, 1)
+        rows = [np.arange(i * size, (i + 1) * size) % len(screen) for i in range(min(count, 8))]
+        self.batches = [screen.batch(r).to(device) for r in rows]
+        self.number = 0
+        self.marks: list[Any] = []
+        if not self.model.exact:
+            wild_type = self.batches[0].only_wild_type()
+            with self._autocast(), self.strategy(wild_type) as view:
+                self.model.refresh_wild_type(view)
+        self.graphed: GraphedModel | None = None
+        if variant.replay and can_be_graphed(self.model, self.strategy, self.device):
+            most = max(len(b.perturbation_indices) for b in self.batches)
+            with self._autocast():
+                self.graphed = GraphedModel(self.model, self.strategy, size, most)  # type: ignore[arg-type]
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
+
+    def _mark(self) -> None:
+        if self.device.type == "cuda":
+            event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self.marks.append(event)
+        else:
+            self.marks.append(time.perf_counter())
+
+    def __call__(self) -> Tensor:
+        """One step; its value stays on the device."""
+        batch = self.batches[self.number % len(self.batches)]
+        self.number += 1
+        self._mark()
+        with contextlib.ExitStack() as stack, self._autocast():
+            prediction = self._predict(batch, stack)
+            self._mark()
+            assert batch.phenotype_values is not None
+            target = batch.phenotype_values[:, :1].float()
+            parts = self.loss(prediction, target, step_size=batch.step_size)
+            self._mark()
+            total: Tensor = parts.total
+            total.backward()  # type: ignore[no-untyped-call]
+        self._mark()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
+        self._mark()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._mark()
+        return total.detach()
+
+    def _predict(self, batch: PerturbationBatch, stack: contextlib.ExitStack) -> Prediction:
+        if self.graphed is not None and self.graphed.takes(batch):
+            return self.graphed(batch)
+        columns = batch.only_wild_type()
+        if self.model.perturbs:
+            columns = batch.with_wild_type() if self.model.exact else batch
+        prediction: Prediction = self.model(stack.enter_context(self.strategy(columns)), batch)
+        return prediction
+
+    def host_syncs(self) -> int | None:
+        """How often a step waits for the device; None on a CPU."""
+        if self.device.type != "cuda":
+            return None
+        import warnings
+
+        torch.cuda.synchronize()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            self()
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchroniz" in str(w.message) and "debug mode" not in str(w.message) for w in caught)
+
+    def timed(self, repeats: int) -> dict[str, Any]:
+        """Milliseconds per step and part (medians), peak memory, rates."""
+        self._wait()
+        self.marks.clear()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            self()
+        host = time.perf_counter() - start
+        self._wait()
+        seconds = time.perf_counter() - start
+        per_step = len(PARTS) + 1
+        steps = [self.marks[i : i + per_step] for i in range(0, len(self.marks), per_step)]
+        spans = [[self._between(a, b) for a, b in itertools.pairwise(s)] for s in steps]
+        peak = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None
+        step = 1e3 * seconds / repeats
+        size = self.batches[0].num_samples
+        return {
+            "step_ms": step,
+            "host_ms": 1e3 * host / repeats,
+            "parts_ms": {part: statistics.median(s[i] for s in spans) for i, part in enumerate(PARTS)},
+            "it_per_s": 1e3 / step,
+            "samples_per_s": 1e3 * size / step,
+            "peak_bytes": peak,
+            "replayed": self.graphed is not None,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+        }
+
+    def _between(self, a: Any, b: Any) -> float:
+        return float(a.elapsed_time(b)) if self.device.type == "cuda" else 1e3 * (b - a)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _model(variant: Variant, graph: CellGraph, settings: dict[str, int]) -> CellModel:
+    if variant.model == "published-dango":
+        return PublishedDango(graph, channels=settings["channels"])
+    if variant.model == "dango":
+        return models.create("dango", graph, channels=settings["channels"])
+    options = {**_REFERENCE, **settings, **variant.options}
+    if isinstance(options.get("relations"), int):
+        wanted = "physical" if "physical" in graph.relations else next(iter(graph.relations))
+        options["relations"] = [wanted]
+    return models.create("hetero", graph, **options)

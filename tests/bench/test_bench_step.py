@@ -1,0 +1,90 @@
+"""The step benchmark on the demo cell, through the command; and DANGO as published against ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import knockgraph as kg
+from knockgraph import models
+from knockgraph.bench.ceilings import floor
+from knockgraph.bench.published_dango import PublishedDango
+from knockgraph.bench.step import VARIANTS, bench_step
+from knockgraph.errors import KnockgraphError
+from knockgraph.report import step as report_step
+
+
+def small_cell() -> tuple[kg.CellGraph, kg.Screen]:
+    generator = torch.Generator().manual_seed(0)
+    names = ("physical", "string_fusion", "string_coexpression")
+    relations = {name: torch.randint(0, 20, (2, 60), generator=generator).unique(dim=1) for name in names}
+    genes = [f"g{i}" for i in range(20)]
+    index = {name: i for i, name in enumerate(genes)}
+    metabolism = kg.Metabolism.from_reactions([kg.Reaction("r", {"a": -1, "b": 1}, gene_rule="g0 and g1")], index)
+    screen = kg.Screen([["g1", "g2"], ["g3"], ["g4", "g5", "g6"]] * 4, {"score": [0.1, 0.2, 0.3] * 4})
+    return kg.CellGraph(genes, relations, metabolism), screen
+
+
+def test_published_dango_is_dango() -> None:
+    graph, screen = small_cell()
+    batch = screen.bind(graph).batch(torch.arange(4).numpy())
+    torch.manual_seed(0)
+    ours = models.create("dango", graph, channels=8, heads=2).double()
+    theirs = PublishedDango(graph, channels=8, heads=2).double()
+    theirs.load_state_dict(ours.state_dict())
+    view = kg.strategies.create("node-mask", graph)(batch.only_wild_type())
+    results = []
+    for model in (ours, theirs):
+        prediction = model(view, batch)
+        (prediction.values.sum() + prediction.auxiliary["reconstruction"]).backward()
+        gradients = [p.grad for p in model.parameters()]
+        results.append([prediction.values, prediction.auxiliary["reconstruction"], *gradients])
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_every_variant_runs() -> None:
+    graph, screen = small_cell()
+    report = bench_step(graph, screen.bind(graph), batch_sizes=(4, 6), repeats=1, channels=8, layers=2)
+    assert {r["name"] for r in report["results"]} == set(VARIANTS)
+    assert [r["batch"] for r in report["results"] if r["name"] == "hetero"] == [4, 6]
+    for r in report["results"]:
+        assert r["step_ms"] > 0
+        assert sum(r["parts_ms"].values()) <= 1.5 * r["step_ms"]
+        assert r["samples_per_s"] == pytest.approx(r["batch"] * r["it_per_s"])
+    shown = report_step.rows(report)
+    assert all(len(row) == len(report_step.HEADINGS) for row in shown)
+    assert "times that" in report_step.limits(report)
+    assert "<svg" in report_step.html(report)
+    json.dumps(report)
+
+
+def test_floor_counts() -> None:
+    graph, _ = small_cell()
+    found = floor(graph, 5, 8, 3, {"matmul_flops_per_s": 1e9, "copy_bytes_per_s": 1e9}, hidden=4)
+    rows, relations, pairs = 100, 3, 6
+    forward = 2 * rows * (relations * 4 * 8 * 8 + pairs * (16 * 4 + 4 * 8) + (pairs + 1) * 8 * 4)
+    assert found["flops"] == 2 * 3 * forward
+    assert found["floor_ms"] == max(found["flops_ms"], found["bytes_ms"])
+
+
+def test_an_unknown_variant_is_named() -> None:
+    graph, screen = small_cell()
+    with pytest.raises(KnockgraphError, match="there is no variant 'fastest' to measure; use hetero, "):
+        bench_step(graph, screen.bind(graph), only=["fastest"])
+
+
+def test_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "knockgraph", "bench", "step", "--only", "dango", "--only", "sum"]
+    command += ["--channels", "16", "--layers", "1", "--repeats", "1", "--batch-size", "4"]
+    command += ["--json", str(tmp_path / "step.json"), "--html", str(tmp_path / "step.html")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "ceilings:" in done.stdout
+    report = json.loads((tmp_path / "step.json").read_text())
+    assert [r["name"] for r in report["results"]] == ["dango", "sum"]
+    assert "Training steps" in (tmp_path / "step.html").read_text()
