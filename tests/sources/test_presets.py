@@ -2,8 +2,8 @@
 
 import json
 import re
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from test_sgd import LINES
 from test_string import DETAILED
 from test_yeast_gem import YAML
 
-from knockgraph import CellGraph, FileFormatError, KnockgraphError, Screen, UnknownGeneError
+from knockgraph import CellGraph, FileFormatError, KnockgraphError, Screen, UnknownGeneError, cli
 from knockgraph.sources.dango_lambda import zero_weights
 from knockgraph.sources.delimited import DelimitedFile
 from knockgraph.sources.presets import (
@@ -29,7 +29,6 @@ from knockgraph.sources.presets import (
 from knockgraph.sources.report import FileReport
 from knockgraph.sources.string import combine, read_string
 
-KNOCKGRAPH = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import main; main()"]
 SCORES = "4932.YAL001C 4932.YAL002W 5 0 0 300 900 0 0 900\n4932.YAL001C 4932.YDR134C 0 0 0 0 7 0 0 7\n"
 
 
@@ -184,13 +183,23 @@ def test_lambda_counts_filled_zeros(folder: Path, tmp_path: Path) -> None:
 # ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(*words: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*KNOCKGRAPH, *words], cwd=cwd, capture_output=True, text=True, timeout=300)
-    assert done.returncode == code, (words, done.stdout, done.stderr)
-    return done
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The command line in this process, in ``tmp_path``: standard output, or standard error if it shall fail."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["knockgraph", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        found = capsys.readouterr()
+        assert (ended.value.code or 0) == code, (words, found)
+        return found.err if code else found.out
+
+    return call
 
 
-def test_from_raw_files_to_graph_and_screen(folder: Path, tmp_path: Path) -> None:
+def test_from_raw_files_to_graph_and_screen(folder: Path, tmp_path: Path, run: Callable[..., str]) -> None:
     write(folder / "collins2007_emap.tsv", "g1\tg2\tS\nYAL001C\tYAL002W\t1\nYAL001C\tREP1\t2\n")
     words = [
         "graph",
@@ -203,10 +212,10 @@ def test_from_raw_files_to_graph_and_screen(folder: Path, tmp_path: Path) -> Non
         "--features",
         "degree,spectral",
     ]
-    shown = run(*words, "--cutoff", "database=900", "-o", "y.cellgraph", "--json", "b.json", cwd=tmp_path).stdout
+    shown = run(*words, "--cutoff", "database=900", "-o", "y.cellgraph", "--json", "b.json")
     assert "dropped 1: a name does not resolve" in shown
     assert json.loads((tmp_path / "b.json").read_text())["files"][1]["what"] == "regulatory"
-    shown = run("graph", "info", "y.cellgraph", "--html", "g.html", "--json", "i.json", cwd=tmp_path).stdout
+    shown = run("graph", "info", "y.cellgraph", "--html", "g.html", "--json", "i.json")
     assert "string12_0_coexpression" in shown
     assert "share of the row's gene pairs" in shown
     assert "features: degree (11), spectral" in shown
@@ -214,17 +223,17 @@ def test_from_raw_files_to_graph_and_screen(folder: Path, tmp_path: Path) -> Non
     assert page.count("<svg") == 2
     assert not re.search(r'(src|href)="https?:', page)
     words = ["screen", "import", "collins2007", "--from", str(folder), "-o", "c.parquet", "--json", "s.json"]
-    assert "REP1: R0020C is on the 2-micron plasmid (1 rows)" in run(*words, cwd=tmp_path).stdout
+    assert "REP1: R0020C is on the 2-micron plasmid (1 rows)" in run(*words)
     assert len(Screen.load(tmp_path / "c.parquet")) == 1
     assert json.loads((tmp_path / "s.json").read_text())["files"][-1]["read"] == 2
-    refused = run(*words, "--unknown", "error", cwd=tmp_path, code=1).stderr
+    refused = run(*words, "--unknown", "error", code=1)
     assert refused.startswith("error: ")
     assert "--unknown drop" in refused
-    assert "needs --from" in run("screen", "import", "kuzmin2018", "-o", "x", cwd=tmp_path, code=1).stderr
+    assert "needs --from" in run("screen", "import", "kuzmin2018", "-o", "x", code=1)
     cut = ["graph", "build", "--preset", "yeast", "--from", str(folder), "-o", "x", "--cutoff", "high"]
-    assert "--cutoff 'high' must be a score such as 700" in run(*cut, cwd=tmp_path, code=1).stderr
-    assert "tflink" in run("download", cwd=tmp_path).stdout
-    assert "no public file 'foo'" in run("download", "foo", cwd=tmp_path, code=1).stderr
+    assert "--cutoff 'high' must be a score such as 700" in run(*cut, code=1)
+    assert "tflink" in run("download")
+    assert "no public file 'foo'" in run("download", "foo", code=1)
 
 
 # ── the real files ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -351,4 +360,42 @@ def test_real_metabolism(real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (m.num_metabolites, m.num_rmr, int(m.w_growth.sum())) == (2_806, 26_325, 10)
     assert report.files[-1].read == 4_131
     again, _ = build_graph("yeast-lite", real, GraphOptions(features=["degree", "spectral"]))
+    assert again == graph
+
+
+def test_without_a_folder_the_files_are_fetched(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole preset through a local server that holds the owners' files."""
+    import threading
+    from dataclasses import replace
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+    from knockgraph.cli.graph import GraphPreset, _build_yeast
+    from knockgraph.sources import catalogue
+    from knockgraph.sources.folder import gather
+
+    pytest.importorskip("cobra")
+    found = gather(folder, catalogue.chosen(["yeast"]))
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    local = f"http://127.0.0.1:{server.server_address[1]}"
+    files = [
+        replace(f, url=f"{local}/{found[f.name].relative_to(folder)}", file=found[f.name].name)
+        if f.name in found
+        else f
+        for f in catalogue.FILES
+    ]
+    monkeypatch.setattr(catalogue, "FILES", tuple(files))
+    try:
+        graph, _ = _build_yeast(GraphPreset.yeast, None, GraphOptions())
+        assert graph == build_graph("yeast", folder)[0]
+        kept = tmp_path / "cache" / "downloads"
+        assert len(list(kept.iterdir())) == 7  # six files and the list of them
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    again, _ = _build_yeast(GraphPreset.yeast, None, GraphOptions())  # from what is there
     assert again == graph

@@ -40,6 +40,7 @@ class DelimitedFile:
         header: A pattern (case-insensitive) that the header line matches; lines before it, a title for instance, are
             passed over. By default the first line is the header.
         member: Pattern of the wanted file in a zip archive.
+        quoted: Whether fields may stand in quotes; by default only between commas and semicolons.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class DelimitedFile:
         columns: Sequence[str] | None = None,
         header: str | None = None,
         member: str = "*",
+        quoted: bool | None = None,
     ) -> None:
         self.path = path
+        self.quoted = quoted
         self.member = member
         self.skip = 0
         first = ""
@@ -64,7 +67,7 @@ class DelimitedFile:
                 raise FileFormatError(f"{path} is empty" if not first else f"{path} has no header line like {header!r}")
         self.delimiter = delimiter or next((d for d in "\t,; " if d in first), "\t")
         given = columns is not None
-        self.columns = list(columns) if columns is not None else [c.strip() for c in first.split(self.delimiter)]
+        self.columns = list(columns) if columns is not None else [c.strip() for c in self._fields(first)]
         if given and len(first.split(self.delimiter)) != len(self.columns):
             raise FileFormatError(
                 f"{path}, line 1: it has {len(first.split(self.delimiter))} fields, but {len(self.columns)} are needed "
@@ -92,7 +95,7 @@ class DelimitedFile:
             if magic.startswith(b"\x1f\x8b"):
                 import gzip
 
-                stream = opened.enter_context(gzip.open(self.path))
+                stream = opened.enter_context(gzip.open(self.path))  # type: ignore[arg-type]
             elif magic.startswith(b"\xfd7zXZ\x00"):
                 import lzma
 
@@ -110,6 +113,10 @@ class DelimitedFile:
 
     def _member(self, archive: zipfile.ZipFile) -> str:
         """The name of the wanted file in an archive."""
+        if "xl/workbook.xml" in archive.namelist():
+            raise FileFormatError(
+                f"{self.path} is an Excel workbook; save its sheet as tab-separated text and give that"
+            )
         names = [i.filename for i in archive.infolist() if not i.is_dir() and not i.filename.startswith("__")]
         wanted = [name for name in names if fnmatch(Path(name).name.lower(), self.member.lower())]
         if len(wanted) != 1:
@@ -168,8 +175,6 @@ class DelimitedFile:
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Line number and fields of every row, one after another, in plain Python; fields are not checked."""
-        import csv
-
         with self.open() as stream:
             for number, raw in _lines(stream):
                 if number < self.first_line or not raw:
@@ -180,10 +185,7 @@ class DelimitedFile:
                     raise FileFormatError(
                         f"{self.path}, line {number}: it is not UTF-8 text ({error.reason}); convert the file"
                     ) from error
-                yield (
-                    number,
-                    next(csv.reader([line], delimiter=self.delimiter)) if self._quote else line.split(self.delimiter),
-                )
+                yield number, self._fields(line)
 
     def refuse(self, columns: Mapping[str, Kind], reason: Callable[[dict[str, str]], str | None] | None = None) -> None:
         """Raise for the first malformed line: a wrong number of fields, no number, or what ``reason`` says of it.
@@ -209,10 +211,18 @@ class DelimitedFile:
             if said:
                 raise FileFormatError(f"{self.path}, line {number}: {said}")
 
+    def _fields(self, line: str) -> list[str]:
+        if not self._quote or '"' not in line:
+            return line.split(self.delimiter)
+        import csv
+
+        return next(csv.reader([line], delimiter=self.delimiter))
+
     @property
     def _quote(self) -> str | Literal[False]:
         """Commas need quotes; tabs and blanks do not, and free text between them may hold any number of quotes."""
-        return '"' if self.delimiter in ",;" else False
+        quoted = self.delimiter in ",;" if self.quoted is None else self.quoted
+        return '"' if quoted else False
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:

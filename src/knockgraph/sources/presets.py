@@ -202,7 +202,8 @@ def import_screen(study: Study, source: Path, options: ScreenOptions | None = No
         return kuzmin.read_trigenic_calls(path, resolve, file, options.linked), report
     if table == "digenic-calls":
         return kuzmin.read_digenic_calls(path, resolve, report.file("digenic calls", path)), report
-    return kuzmin.read_scores([path], resolve, report, linkage, options.linked), report
+    study_of_file = "kuzmin2020" if path.name.lower().startswith("aaz5667") else study
+    return kuzmin.read_scores([path], resolve, report, linkage, options.linked, study_of_file), report
 
 
 def _resolver(source: Path, options: ScreenOptions, report: ImportReport) -> tuple[NameResolver, Linkage | None]:

@@ -1,4 +1,4 @@
-"""Your own data: genes, edges and genotypes as plain tables (CSV, TSV or Parquet, ``.gz`` too).
+"""Your own data: genes, edges and genotypes as plain tables (CSV, TSV or Parquet, ``.gz`` and ``.xz`` too).
 
 A folder for a cell graph::
 
@@ -26,11 +26,12 @@ from knockgraph.graph import CellGraph, GeneNames
 from knockgraph.screen import Genotypes, Screen
 from knockgraph.screen.parquet import encoded
 from knockgraph.screen.parquet import genotypes as list_genotypes
+from knockgraph.sources.delimited import DelimitedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet")
+SUFFIXES = (*(f"{kind}{packed}" for packed in ("", ".gz", ".xz") for kind in (".csv", ".tsv", ".txt")), ".parquet")
 WILD_TYPE = "WT"
 # Names stay as they are written: a gene called 007 is not the number 7, one called NA is not missing.
 _TEXT = ("gene", "standard", "aliases", "source", "target", "gene_a", "gene_b", "genotype")
@@ -103,10 +104,16 @@ def read_table(file: Path) -> pa.Table:
         if file.name.endswith(".parquet"):
             table = pq.read_table(file)
         else:
-            delimiter = "," if ".csv" in file.suffixes else "\t"
+            text = DelimitedFile(file, "," if ".csv" in file.suffixes else "\t", quoted=True)
             # Blank cells stay blank text; only numeric columns turn them into missing values.
             convert = csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(_TEXT, pa.string()))
-            table = csv.read_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter), convert_options=convert)
+            parse = csv.ParseOptions(delimiter=text.delimiter)
+            with text.open() as stream:
+                try:
+                    table = csv.read_csv(stream, parse_options=parse, convert_options=convert)
+                except pa.ArrowInvalid:
+                    text.refuse({})  # says in which line
+                    raise
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
@@ -196,8 +203,21 @@ def _numbers(table: pa.Table, name: str, file: Path) -> np.ndarray[Any, Any]:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         values = column.to_pylist()
         bad = next((v for v in values if isinstance(v, bool) or not _is_number(v)), next(iter(values), ""))
-        raise ScreenError(f"{file}: column {name!r} is not numeric, it holds {bad!r}; correct it or remove the column")
+        where = _line_of(file, name, bad)
+        raise ScreenError(
+            f"{file}{where}: column {name!r} is not numeric, it holds {bad!r}; correct it or remove the column"
+        )
     return np.asarray(column.cast("float64").to_numpy())
+
+
+def _line_of(file: Path, column: str, value: Any) -> str:
+    """``, line N`` of the first row with this text in a column; blank for Parquet, which has no lines."""
+    if file.name.endswith(".parquet"):
+        return ""
+    text = DelimitedFile(file, "," if ".csv" in file.suffixes else "\t", quoted=True)
+    at = text.columns.index(column)
+    found = next((n for n, fields in text.rows() if fields[at : at + 1] == [str(value)]), None)
+    return "" if found is None else f", line {found}"
 
 
 def _is_number(text: Any) -> bool:
