@@ -6,8 +6,8 @@ import pytest
 
 import knockgraph as kg
 from knockgraph.train import config as config_module
-from knockgraph.train.config import ConfigError, compose, dump
-from knockgraph.train.plain_config import compose_plain
+from knockgraph.train.config import ConfigError, compose, dump, load
+from knockgraph.train.plain_config import compose_plain, load_plain
 
 CONF = Path(kg.__file__).parent / "conf"
 MEMBERS = [
@@ -71,3 +71,17 @@ def test_without_hydra_and_omegaconf(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compose(["preset=reference"])
     assert found == expected
     assert yaml.safe_load(dump(found))["loader"]["batch_size"] == 28
+
+
+def test_load_plain(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(dump(compose_plain(["trainer.max_steps=7", "optimizer.lr=1e-5"])))
+    assert load_plain(path) == load(path)
+    with pytest.raises(ConfigError, match="a run directory"):
+        load_plain(tmp_path / "no" / "config.yaml")
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_plain(path)
+    path.write_text("")
+    with pytest.raises(ConfigError, match="it holds no keys"):
+        load_plain(path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import PerturbationBatch
@@ -26,8 +27,8 @@ class GraphedModel:
     fewer deletions repeats its last one, and neither changes the result. :meth:`~CellModel.decode`, which depends on
     how many deletions each sample has, runs as it always does.
 
-    The gradients of the recorded part live in memory that the next replay overwrites, so they must be used (or
-    copied) before it: gradients cannot be accumulated over batches.
+    The backward pass sets (or adds to) the parameters' ``grad`` itself, all at once, instead of handing autograd one
+    gradient after the other; hooks on the parameters, such as DDP's, do not see it.
 
     Args:
         model: The model, in training mode.
@@ -41,12 +42,18 @@ class GraphedModel:
         self.samples = samples
         self.deletions = deletions
         self._places = torch.arange(max(deletions, 1), device=strategy.device)
-        kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        part = _Encoding(model, strategy, samples + 1, kind)
-        example = (torch.zeros_like(self._places), torch.zeros_like(self._places))
-        with torch.autocast("cuda", kind, enabled=kind is not None, cache_enabled=False):
-            # What only decode() uses is unused here.
-            self._encode: Any = torch.cuda.make_graphed_callables(part, example, allow_unused_input=True)
+        self._kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
+        self._recording = _Recording(lambda *given: self._encode(strategy, *given), self._places.shape, model)
+
+    def _encode(self, strategy: NodeMask, genes: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
+        # The pointer only says how many columns there are; node-mask goes by each deletion's sample.
+        ptr = genes.new_zeros(self.samples + 2)
+        batch = PerturbationBatch(genes, ptr, samples, strategy.num_genes, wild_type=True)
+        if not self.model.perturbs:
+            batch = batch.only_wild_type()
+        # A cast that is cached would be recorded once and never be made again.
+        with torch.autocast("cuda", self._kind, enabled=self._kind is not None, cache_enabled=False):
+            return self.model.encode(strategy(batch))
 
     def takes(self, batch: PerturbationBatch) -> bool:
         """Whether a batch fits; a batch without any deletion has nothing to repeat."""
@@ -56,26 +63,73 @@ class GraphedModel:
     def __call__(self, batch: PerturbationBatch) -> Prediction:
         """Predict a batch."""
         place = self._places.clamp(max=len(batch.perturbation_indices) - 1)
-        encoded = self._encode(batch.perturbation_indices[place], batch.perturbation_indices_batch[place])
+        encoded = self._recording(batch.perturbation_indices[place], batch.perturbation_indices_batch[place])
         return self.model.decode(encoded, batch)
 
 
-class _Encoding(nn.Module):
-    """From deletions to what a model encodes of them."""
+class _Recording:
+    """A function of two lists of numbers, and its gradient in a model's parameters, as two CUDA graphs."""
 
-    ptr: Tensor
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], shape: torch.Size, model: CellModel) -> None:
+        device = next(model.parameters()).device
+        self.inputs = tuple(torch.zeros(shape, dtype=torch.long, device=device) for _ in range(2))
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(aside):
+            for _ in range(3):  # kernels are compiled and chosen before anything is recorded
+                outputs = function(*self.inputs)
+                found = _gradients(outputs, parameters, [torch.zeros_like(o) for o in outputs])
+        torch.cuda.current_stream(device).wait_stream(aside)
+        del outputs
+        used = [p for p, g in zip(parameters, found, strict=True) if g is not None]
+        del found
+        self.parameters = used
+        self.forth, self.back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.forth):
+            outputs = function(*self.inputs)
+        self.upstream = tuple(torch.zeros_like(o) for o in outputs)
+        with torch.cuda.graph(self.back, pool=self.forth.pool()):
+            gradients = _gradients(outputs, used, self.upstream)
+        self.gradients: list[Tensor] = [g for g in gradients if g is not None]
+        # Without autograd's record: the memory stays, it belongs to the graphs.
+        self.outputs = tuple(o.detach() for o in outputs)
+        self._trigger = torch.zeros((), device=device, requires_grad=True)
 
-    def __init__(self, model: CellModel, strategy: NodeMask, columns: int, kind: torch.dtype | None) -> None:
-        super().__init__()
-        self.model = model
-        self.strategy = strategy
-        self.register_buffer("ptr", torch.zeros(columns + 1, dtype=torch.long, device=strategy.device))
-        self._kind = kind
+    def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = _Replay.apply(self, self._trigger, *given)  # type: ignore[no-untyped-call]
+        return outputs
 
-    def forward(self, genes: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
-        # The pointer only says how many columns there are; node-mask goes by each deletion's sample.
-        batch = PerturbationBatch(genes, self.ptr, samples, self.strategy.num_genes, wild_type=True)
-        if not self.model.perturbs:
-            batch = batch.only_wild_type()
-        with torch.autocast("cuda", self._kind, enabled=self._kind is not None, cache_enabled=False):
-            return self.model.encode(self.strategy(batch))
+
+def _gradients(
+    outputs: Sequence[Tensor], parameters: Sequence[Tensor], upstream: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    return torch.autograd.grad(outputs, parameters, upstream, allow_unused=True)
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, recording: _Recording, trigger: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        ctx.recording = recording
+        for place, value in zip(recording.inputs, given, strict=True):
+            place.copy_(value)
+        recording.forth.replay()
+        return tuple(o.detach() for o in recording.outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        recording: _Recording = ctx.recording
+        for place, value in zip(recording.upstream, upstream, strict=True):
+            place.copy_(value)
+        pairs = list(zip(recording.parameters, recording.gradients, strict=True))
+        for parameter, gradient in pairs:  # of an earlier batch that nobody has used yet
+            if parameter.grad is gradient:
+                parameter.grad = gradient.clone()
+        recording.back.replay()
+        new = [(p, g) for p, g in pairs if p.grad is None]
+        old = [(p.grad, g) for p, g in pairs if p.grad is not None]
+        if old:
+            torch._foreach_add_([a for a, _ in old], [g for _, g in old])
+        for parameter, gradient in new:
+            parameter.grad = gradient
+        return (None,) * (2 + len(recording.inputs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -39,6 +39,9 @@ class LabelTransform:
     kind: Kind
     center: Tensor
     scale: Tensor
+    _placed: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @staticmethod
     def fit(values: Tensor, kind: Kind = "standard", classes: bool = False) -> LabelTransform:
@@ -81,11 +84,20 @@ class LabelTransform:
 
     def __call__(self, values: Tensor) -> Tensor:
         """Original units → label units."""
-        return (values - self.center.to(values)) / self.scale.to(values)
+        center, scale = self._at(values)
+        return (values - center) / scale
 
     def invert(self, values: Tensor) -> Tensor:
         """Label units → original units."""
-        return values * self.scale.to(values) + self.center.to(values)
+        center, scale = self._at(values)
+        return values * scale + center
+
+    def _at(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Both where the values are, taken there once: a copy in every step would wait for the device."""
+        key = (values.device, values.dtype)
+        if key not in self._placed:
+            self._placed[key] = (self.center.to(values), self.scale.to(values))
+        return self._placed[key]
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-safe; floats survive exactly."""

@@ -209,6 +209,10 @@ def free(word: str) -> str:
 
 def load(path: Path) -> Config:
     """The resolved config of a run directory."""
+    if find_spec("omegaconf") is None:
+        from knockgraph.train.plain_config import load_plain
+
+        return load_plain(path)
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

@@ -57,6 +57,21 @@ def compose_plain(overrides: Sequence[str] = ()) -> Config:
     return from_tree(tree)
 
 
+def load_plain(path: Path) -> Config:
+    """The resolved config of a run directory."""
+    import yaml
+
+    if not path.is_file():
+        raise ConfigError(f"there is no config at {path}; is {path.parent} a run directory?")
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(tree, dict) or not tree:
+        raise ConfigError(f"{path} cannot be read: it holds no keys; copy it again from its origin")
+    return from_tree(tree)
+
+
 def from_tree(tree: Tree) -> Config:
     """The config that nested dictionaries describe, checked against the schema."""
     return checked_values(typing.cast(Config, _typed(Config, tree, "")))

@@ -110,9 +110,9 @@ class Task(LightningModule):
         return prediction
 
     def _records(self) -> bool:
-        # Accumulated gradients would be overwritten by the next replay, and DDP's hooks never saw the recording.
+        # DDP's hooks would not see the gradients.
         t = self.config.trainer
-        alone = t.cuda_graph and not t.compile and t.accumulate == {0: 1} and self.trainer.world_size == 1
+        alone = t.cuda_graph and not t.compile and self.trainer.world_size == 1
         return alone and can_be_graphed(self.model, self.strategy, self.device)
 
     def _record(self) -> GraphedModel:
@@ -144,6 +144,10 @@ class Task(LightningModule):
             wild_type = PerturbationBatch.from_lists([], self.num_genes).only_wild_type().to(self.device)
             with self.trainer.precision_plugin.forward_context(), self.strategy(wild_type) as view:
                 model.refresh_wild_type(view)
+
+    def on_fit_end(self) -> None:
+        """Forget the recording: Lightning moves the parameters away from where it finds them."""
+        self._recorded = None
 
     def on_after_backward(self) -> None:
         """Give borrowed buffers back."""
