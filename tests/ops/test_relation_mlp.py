@@ -86,7 +86,7 @@ def test_fused_half() -> None:
     values = operands(2, 70, 32, 4)
     values[:2] = (v.to(HALF) for v in values[:2])
     dy = torch.randn(2, 70, 32, device=DEVICE).to(HALF)
-    compare(run(values, dy, "triton"), run([v.double() for v in values], dy, "torch"), 0.02)
+    compare(run(values, dy, "triton"), run([v.double() for v in values], dy, "torch"), 0.05)
 
 
 @needs_triton

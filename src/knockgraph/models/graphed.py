@@ -90,8 +90,8 @@ class _Recording:
             outputs = function(*self.inputs)
         self.upstream = tuple(torch.zeros_like(o) for o in outputs)
         with torch.cuda.graph(self.back, pool=self.forth.pool()):
-            gradients = _gradients(outputs, used, self.upstream)
-        self.gradients: list[Tensor] = [g for g in gradients if g is not None]
+            found = _gradients(outputs, used, self.upstream)
+            self.gradients = [_laid_out_as(p, g) for p, g in zip(used, found, strict=True) if g is not None]
         # Without autograd's record: the memory stays, it belongs to the graphs.
         self.outputs = tuple(o.detach() for o in outputs)
         self._trigger = torch.zeros((), device=device, requires_grad=True)
@@ -105,6 +105,12 @@ def _gradients(
     outputs: Sequence[Tensor], parameters: Sequence[Tensor], upstream: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     return torch.autograd.grad(outputs, parameters, upstream, allow_unused=True)
+
+
+def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """As autograd would leave it; a fused optimizer takes nothing else."""
+    same = gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype
+    return gradient if same and not gradient._is_view() else torch.empty_like(parameter).copy_(gradient)
 
 
 class _Replay(torch.autograd.Function):
