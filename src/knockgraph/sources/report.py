@@ -59,7 +59,11 @@ class FileReport:
             yield f"  dropped {rows:,}: {why}"
         if self.unresolved:
             shown = "; ".join(f"{u} ({u.rows:,} rows)" for u in self.unresolved[:most_names])
-            more = f" and {len(self.unresolved) - most_names} more" if len(self.unresolved) > most_names else ""
+            more = (
+                f" and {len(self.unresolved) - most_names} more (--json lists all)"
+                if len(self.unresolved) > most_names
+                else ""
+            )
             some = "1 name does" if len(self.unresolved) == 1 else f"{len(self.unresolved)} names do"
             yield f"  {some} not resolve: {shown}{more}"
         for note in self.notes:
