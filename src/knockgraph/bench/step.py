@@ -169,7 +169,10 @@ def _measure(
         for _ in range(3):
             step()
         syncs = step.host_syncs()
-        return {"about": variant.about, "strategy": variant.strategy, **step.timed(repeats), "host_syncs": syncs}
+        found = {"about": variant.about, "strategy": variant.strategy, **step.timed(repeats), "host_syncs": syncs}
+        if device == "cuda" and name == "hetero" and size > 8:
+            found["predicted_bytes"] = step.predicted(screen, size)
+        return found
     except torch.OutOfMemoryError:
         return {"about": variant.about, "skipped": "out of memory on the device"}
 
@@ -294,6 +297,22 @@ class _Step:
             "replayed": self.graphed is not None,
             "parameters": sum(p.numel() for p in self.model.parameters()),
         }
+
+    def predicted(self, screen: BoundScreen, size: int) -> int:
+        """Peak bytes as ``knockgraph train`` predicts them before it starts."""
+        from knockgraph.train.memory import predict_peak
+
+        self.graphed = None
+        gc.collect()
+        held = torch.cuda.memory_allocated()
+
+        def small(n: int) -> None:
+            batch = screen.batch(np.arange(n)).to(self.device)
+            with contextlib.ExitStack() as stack, self._autocast():
+                self._predict(batch, stack).values.sum().backward()  # type: ignore[no-untyped-call]
+            self.optimizer.zero_grad(set_to_none=True)
+
+        return held + predict_peak(small, size, (4, 8), self.device)
 
     def _between(self, a: Any, b: Any) -> float:
         return float(a.elapsed_time(b)) if self.device.type == "cuda" else 1e3 * (b - a)

@@ -154,7 +154,7 @@ def bench_step(
         else:
             skipped.append(f"{row[0]}, batch {row[1]}: {row[2]}")
     out.print(table)
-    for line in [*skipped, report_step.limits(report)]:
+    for line in [*skipped, report_step.limits(report), *report_step.predictions(report)]:
         out.print(line)
     write_text(html, report_step.html, report)
     write_json(json_, report)

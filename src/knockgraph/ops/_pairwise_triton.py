@@ -33,7 +33,7 @@ MEAN_SHARES = 264
 """The same for the mean, which has no other pairs beside it to fill the device with."""
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _mix_pairs(
     h,
     w_first,
@@ -117,7 +117,7 @@ def _mix_pairs(
     tl.store(lse + row, new + tl.log(total), mask=row < real)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _grad_of_pairs(
     w_out,
     b_out,
@@ -199,7 +199,7 @@ def _grad_of_pairs(
     tl.store(d_s_out + to * K + k, g_s_out)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _grad_of_first_maps(
     h,
     dt,
@@ -249,7 +249,7 @@ def _grad_of_first_maps(
     tl.store(d_b_in + to * K + k, g_b_in)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _grad_of_mean(
     h,
     s_in,
@@ -317,7 +317,7 @@ def _grad_of_mean(
     tl.store(d_s_out + share_number * K + k, g_s_out)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _grad_of_states(
     dt,
     d_mean,

@@ -28,7 +28,7 @@ SHARES = 58
 """Programs among which the rows of one relation are shared out in the backward pass."""
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _forward(
     own,
     neighbours,
@@ -81,7 +81,7 @@ def _forward(
     tl.store(y + here, h, mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _backward(
     own,
     neighbours,
@@ -173,7 +173,7 @@ def _backward(
         tl.store(d_shift + to * C + c, g_shift)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _sum_own(dh, eps, count, out, rows, R: tl.constexpr, C: tl.constexpr, COUNTED: tl.constexpr, TILE: tl.constexpr):
     """The gradient of the rows' own states: what all relations pass back, (1 + ε) times."""
     start = tl.program_id(0) * TILE

@@ -22,7 +22,7 @@ def normalised(x, C: tl.constexpr):
     return centred * factor[:, None], factor
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _forward(x, weight, bias, y, rows, C: tl.constexpr, TILE: tl.constexpr):
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = (row < rows)[:, None]
@@ -33,7 +33,7 @@ def _forward(x, weight, bias, y, rows, C: tl.constexpr, TILE: tl.constexpr):
     tl.store(y + place, value, mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
 def _backward(x, weight, dy, dx, d_weight, d_bias, rows, C: tl.constexpr, SHARES: tl.constexpr, TILE: tl.constexpr):
     share = tl.program_id(0)
     c = tl.arange(0, C)

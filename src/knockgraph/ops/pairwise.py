@@ -65,7 +65,8 @@ def mix_pairs(
         backend: ``auto``, ``triton`` or ``torch``.
     """
     h = autocast_input(h)
-    if fused(backend, h, *weights[0].shape[1:]):
+    # A size of 1 is a constant to Triton; the kernels want a number.
+    if fused(backend, h, *weights[0].shape[1:]) and h.shape[1] > 1:
         y: Tensor = _mix_pairs(h.contiguous(), *weights, count, *tables, torch.is_grad_enabled())[0]
         return y
     return _plain(h, weights, tables)

@@ -50,7 +50,8 @@ def relation_mlp(
     """
     own, neighbours = autocast_input(own), autocast_input(neighbours)
     scale, shift = (None, None) if norm is None else norm
-    if fused(backend, neighbours, weight.shape[-1]):
+    # A size of 1 is a constant to Triton; the kernels want a number.
+    if fused(backend, neighbours, weight.shape[-1]) and neighbours.shape[1] > 1:
         y: Tensor = _relation_mlp(own.contiguous(), neighbours.contiguous(), eps, weight, bias, scale, shift, count)[0]
         return y
     return _plain(own, neighbours, eps, weight, bias, scale, shift)

@@ -67,6 +67,16 @@ def limits(report: dict[str, Any]) -> str:
     )
 
 
+def predictions(report: dict[str, Any]) -> list[str]:
+    """Predicted against measured memory."""
+    return [
+        f"memory at batch {r['batch']}: predicted {r['predicted_bytes'] / 1e9:,.2f} GB, measured "
+        f"{r['peak_bytes'] / 1e9:,.2f} GB ({r['predicted_bytes'] / r['peak_bytes'] - 1:+.1%})"
+        for r in report["results"]
+        if "predicted_bytes" in r
+    ]
+
+
 def html(report: dict[str, Any]) -> str:
     """A self-contained page."""
     done = [r for r in report["results"] if "step_ms" in r]

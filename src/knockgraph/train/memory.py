@@ -60,24 +60,35 @@ class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now -= size
 
 
-def predict_peak(step: Callable[[int], Any], batch_size: int, probes: tuple[int, int] = (2, 4)) -> int:
-    """Peak bytes of ``step(batch_size)``, extrapolated from two small batches: the peak is linear in the batch.
+def predict_peak(
+    step: Callable[[int], Any],
+    batch_size: int,
+    probes: tuple[int, int] = (2, 4),
+    device: torch.device | None = None,
+) -> int:
+    """Peak bytes of ``step(batch_size)`` on top of what is taken already, extrapolated from two small batches: the peak
+    is linear in the batch.
 
     Args:
         step: Runs a step of the given batch size.
         batch_size: The one to predict.
         probes: Two small batch sizes that are really run.
+        device: On a CUDA device its allocator is asked, which also knows what kernels need inside.
     """
-    small, large = (_peak(step, n) for n in probes)
+    small, large = (_peak(step, n, device) for n in probes)
     per_sample = max(large - small, 0) / (probes[1] - probes[0])
     return int(small + per_sample * (batch_size - probes[0]))
 
 
 def largest_batch(
-    step: Callable[[int], Any], available: int, most: int = 4096, probes: tuple[int, int] = (2, 4)
+    step: Callable[[int], Any],
+    available: int,
+    most: int = 4096,
+    probes: tuple[int, int] = (2, 4),
+    device: torch.device | None = None,
 ) -> int:
     """The largest batch whose predicted peak stays below ``available`` bytes, at most ``most``, at least 1."""
-    small, large = (_peak(step, n) for n in probes)
+    small, large = (_peak(step, n, device) for n in probes)
     per_sample = max((large - small) / (probes[1] - probes[0]), 1.0)
     fixed = small - per_sample * probes[0]
     return int(min(max((available - fixed) // per_sample, 1), most))
@@ -131,7 +142,32 @@ def explained(
         raise explain(error, batch_size, strategy, predicted, device) from error
 
 
-def _peak(step: Callable[[int], Any], batch_size: int) -> int:
+def check_training(
+    step: Callable[[int], Any], batch_size: int, strategy: str, device: torch.device, say: Callable[[str], None]
+) -> None:
+    """Say what a training step will take on a CUDA device, and refuse a batch that cannot fit before it is tried."""
+    if device.type != "cuda" or batch_size <= 8:
+        return
+    with explained(batch_size, strategy, device):
+        needed = predict_peak(step, batch_size, (4, 8), device)
+    free = available_bytes(device) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if needed > free:
+        fits = largest_batch(step, free, batch_size, (4, 8), device)
+        raise BatchTooLargeError(
+            f"a step with batch size {batch_size} and strategy {strategy} would take about {needed / 1e9:,.1f} GB on "
+            f"{device}, but {free / 1e9:,.1f} GB are free; use loader.batch_size={fits} or less"
+            f"{'' if strategy == 'node-mask' else ', or the strategy node-mask'}"
+        )
+    say(f"memory: a step takes about {needed / 1e9:,.1f} GB of the {free / 1e9:,.1f} GB that are free on {device}")
+
+
+def _peak(step: Callable[[int], Any], batch_size: int, device: torch.device | None = None) -> int:
+    if device is not None and device.type == "cuda":
+        step(batch_size)  # what is made once, such as workspaces, is there from now on
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step(batch_size)
+        return torch.cuda.max_memory_allocated(device) - before
     counter = PeakBytes()
     with counter:
         step(batch_size)

@@ -80,7 +80,7 @@ def choose_batch_size(task: Task, num_genes: int, total: int) -> int:
     """What half of the free memory holds, at most 512 and never more than there is to predict."""
 
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
-    return max(min(memory.largest_batch(_step(task, num_genes), available, most=512), total), 1)
+    return max(min(memory.largest_batch(_step(task, num_genes), available, most=512, device=task.device), total), 1)
 
 
 def _step(task: Task, num_genes: int) -> Callable[[int], None]:
@@ -109,7 +109,10 @@ def _batches(
     while chunk := list(itertools.islice(iterator, size)):
         batch = PerturbationBatch.from_lists(chunk, num_genes)
         with memory.explained(
-            size, task.strategy.name, task.device, lambda: memory.predict_peak(_step(task, num_genes), size)
+            size,
+            task.strategy.name,
+            task.device,
+            lambda: memory.predict_peak(_step(task, num_genes), size, device=task.device),
         ):
             values = _forward(task, batch)[:, 0].double().cpu()
         values = values.sigmoid() if task.classes else task.transform.invert(values.unsqueeze(1)).squeeze(1)

@@ -40,7 +40,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from knockgraph.container import atomic_write
 from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
 from knockgraph.graph import CellGraph
-from knockgraph.screen import LabelTransform
+from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, memory, wandb_run
 from knockgraph.train.config import Config, ConfigError, dump, load
 from knockgraph.train.data import TrainingData
@@ -153,6 +153,8 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
         cut(directory / "metrics.csv", 0 if resume_from is None else int(checkpoints.load(resume_from)["global_step"]))
         task.strategy.prepare(data.bound, directory / "store")
         _announce(config, data, task, directory, say)
+    if main:
+        _check_memory(config, trainer, task, say)
     start = time.perf_counter()
     _fit(config, trainer, task, data, directory, resume_from)
     seconds = time.perf_counter() - start
@@ -171,6 +173,25 @@ def is_main_process() -> bool:
 
 def _silent(text: str) -> None:
     del text
+
+
+def _check_memory(config: Config, trainer: pl.Trainer, task: Task, say: Say) -> None:
+    """On a GPU, before anything is trained; no random number is used up."""
+    device = trainer.strategy.root_device
+    if device.type != "cuda":
+        return
+    task.to(device)
+
+    def step(n: int) -> None:
+        genes = task.num_genes
+        batch = PerturbationBatch.from_lists([[k % genes, (7 * k + 1) % genes] for k in range(n)], genes).to(device)
+        columns = batch.with_wild_type() if task.model.perturbs else batch.only_wild_type()
+        with trainer.precision_plugin.forward_context(), task.strategy(columns) as view:
+            task.model(view, batch).values.sum().backward()
+        task.zero_grad(set_to_none=True)
+
+    with torch.random.fork_rng(devices=[device]):
+        memory.check_training(step, config.loader.batch_size, config.strategy.name, device, say)
 
 
 def _fit(
