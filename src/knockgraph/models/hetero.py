@@ -46,8 +46,8 @@ class HeteroCellModel(CellModel):
     .. math::
         x &= \mathrm{layer}_L \circ \dots \circ \mathrm{layer}_1 (\mathrm{input}), \qquad
         z = \mathrm{pool}_{kept\ genes}(x), \qquad
-        z_p = \gamma N\, (z_{wild\ type} - z_{perturbed}) / \sigma, \\
-        y &= \mathrm{combine}\bigl(\mathrm{MLP}(z_p),\ \mathrm{HyperSAGNN}((x_{wild\ type} - \mu) / \sigma;\ P)\bigr),
+        z_p = \gamma N\, (z_{wild\ type} - z_{perturbed}), \\
+        y &= \mathrm{combine}\bigl(\mathrm{MLP}(z_p),\ \mathrm{HyperSAGNN}(x_{wild\ type};\ P)\bigr),
 
     in one pass: the wild type is the last column of the view. ``gating`` weighs the two predictions with the softmax
     of an MLP that sees both, ``mean`` averages them. With metabolism a second pooled state, of the living reactions, is
@@ -57,10 +57,6 @@ class HeteroCellModel(CellModel):
     small the MLP is linear and sees no interaction. :math:`N (z_{wild\ type} - z_{perturbed})` is about the *sum* of
     the changes of all genes, which does not depend on the size of the cell. The difference is taken in float32 (float64
     for float64) also under autocast. Without a deletion :math:`z_p = 0`.
-
-    :math:`\mu` and :math:`\sigma` are mean and standard deviation, channel by channel, of the wild type's gene states:
-    genes are told apart by how they differ from the others. Without them training begins by giving all genes nearly the
-    same state, the fastest way to be less wrong, and hardly ever finds back from there.
 
     Args:
         graph: The cell graph.
@@ -198,15 +194,12 @@ class HeteroCellModel(CellModel):
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """See the formula above."""
         x_wild, z_wild, z = encoded
-        centred, spread = _standard(at_least_float32(x_wild))
         difference = z_wild - z[:, : batch.num_samples]
         scaled = [scale * part for scale, part in zip(self.scales, difference, strict=True)]
-        # The reactions have embeddings of their own and no norm after which they could all be alike.
-        scaled[0] = scaled[0] / spread
         z_p = scaled[0] if self.joint is None else self.joint(torch.cat(scaled, 1))
         y = at_least_float32(self.global_predictor(z_p))
         if self.local_predictor is not None:
-            y = self._combined(y, self.local_predictor(centred / spread, batch))
+            y = self._combined(y, self.local_predictor(x_wild, batch))
         return Prediction(y, at_least_float32(z_p))
 
     def states(self, view: PerturbedGraphs) -> tuple[Tensor, Tensor]:
@@ -256,12 +249,6 @@ class HeteroCellModel(CellModel):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._known = self._known or f"{prefix}x_wild_type" in state_dict
-
-
-def _standard(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Deviations from the mean over the genes, ``[num_genes, channels]``, and their size, ``[channels]``."""
-    centred = x - x.mean(0)
-    return centred, (centred.square().mean(0) + 1e-5).sqrt()
 
 
 def _convolution(
