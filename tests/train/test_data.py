@@ -232,3 +232,17 @@ def test_merged_relations() -> None:
     assert list(chosen.relations) == ["all"]
     with pytest.raises(ConfigError, match=r"config key 'data\.merge': no relation fits 'tf\*', to be merged into 'x'"):
         load_graph(config("data.merge.x=[tf*]").data)
+
+
+@pytest.mark.parametrize(("strategy", "resident"), [("node-mask", True), ("lazy-mask", False), ("subgraph", False)])
+def test_what_is_made_in_workers_starts_on_the_host(
+    files: list[str], strategy: str, resident: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A screen that lived on the GPU gave worker-side strategies batches that they could not collate."""
+    made = data(files)
+    made.collate = kg.strategies.create(strategy, made.graph).collate
+    monkeypatch.setattr(made, "_device", lambda: torch.device("cuda"))
+    moved: list[Any] = []
+    monkeypatch.setattr(kg.screen.BoundScreen, "to", lambda bound, device: moved.append(device) or bound)
+    made.loader("train", shuffle=False).close()
+    assert bool(moved) == resident

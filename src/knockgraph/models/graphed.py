@@ -110,7 +110,7 @@ def _gradients(
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     """As autograd would leave it; a fused optimizer takes nothing else."""
     same = gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype
-    return gradient if same and not gradient._is_view() else torch.empty_like(parameter).copy_(gradient)
+    return gradient if same else torch.empty_like(parameter).copy_(gradient)
 
 
 class _Replay(torch.autograd.Function):

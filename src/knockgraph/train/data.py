@@ -15,6 +15,7 @@ from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
 from knockgraph.screen.loader import Collate
 from knockgraph.screen.ragged import Ints
+from knockgraph.strategies.strategy import as_batch
 from knockgraph.train.config import Config, ConfigError, DataConfig
 
 
@@ -72,7 +73,9 @@ class TrainingData(LightningDataModule):
     def loader(self, part: str, shuffle: bool, rank: int = 0, world_size: int = 1) -> ScreenLoader:
         """Batches of one part."""
         loader = self.config.loader
-        resident = loader.resident and loader.num_workers == 0 and self._device().type == "cuda"
+        # What a worker-side strategy attaches is made on the host.
+        here = loader.num_workers == 0 and self.collate in (None, as_batch)
+        resident = loader.resident and here and self._device().type == "cuda"
         return ScreenLoader(
             self.bound.to(self._device()) if resident else self.bound,
             self.rows[part],
