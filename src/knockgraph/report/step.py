@@ -59,7 +59,8 @@ def limits(report: dict[str, Any]) -> str:
     """The ceilings of the device and the floor they imply, in one sentence."""
     c, f = report["ceilings"], report["floor"]
     fastest = next((r for r in report["results"] if r["name"] == "hetero" and "step_ms" in r), None)
-    distance = "" if fastest is None else f"; the step takes {fastest['step_ms'] / f['floor_ms']:,.1f} times that"
+    counted = fastest is not None and f["floor_ms"] > 0  # a single layer counts as nothing
+    distance = f"; the step takes {fastest['step_ms'] / f['floor_ms']:,.1f} times that" if fastest and counted else ""
     return (
         f"ceilings: {c['copy_bytes_per_s'] / 1e12:,.2f} TB/s copied, {c['matmul_flops_per_s'] / 1e12:,.0f} TFLOP/s; "
         f"floor of the reference settings: {f['floor_ms']:,.1f} ms ({f['flops'] / 1e12:,.2f} TFLOP: "
