@@ -6,13 +6,14 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test test-full test-gpu lint setup clean help
+.PHONY: demo docs test test-full test-gpu lint setup clean help
 
 help:
 	@echo "make demo       set up and run the main job on the built-in demo cell"
 	@echo "make test       set up and run the checks: ruff, mypy, the fast tests"
 	@echo "make test-full  the same with the long tests: many seeds, fuzzing, kill tests"
 	@echo "make test-gpu   only the tests that need a CUDA device, in the Python on the PATH"
+	@echo "make docs       build the docs site into build/site"
 	@echo "make clean      remove the environment and everything generated"
 
 setup: $(READY)
@@ -41,5 +42,9 @@ test-gpu:
 demo: $(READY)
 	$(BIN)/knockgraph train
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
+
 clean:
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(bash|python)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SET_UP = ("make", "git", "cd", "pip", "source", "sbatch", "torchrun")  # run by the newcomer test and by CI itself
 SLOW = "slow"  # ```bash slow: run by the full tier only
 GPU = "gpu"  # ```bash gpu: needs a CUDA device
 
@@ -32,12 +34,15 @@ def commands(page: Path, slow: bool) -> list[str]:
 
 def run_all(page: Path, folder: Path, slow: bool) -> int:
     ran = 0
+    shutil.copytree(ROOT / "docs" / "example", folder / "docs" / "example")  # as in a clone
     for command in commands(page, slow):
         words = shlex.split(command, comments=True)
-        if words[0] != "knockgraph":
-            assert words[0] in ("make", "git", "cd", "pip", "python", "sbatch", "torchrun"), f"{page.name}: {command}"
-            continue  # set-up commands: the newcomer test and CI itself run these
-        call = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import main; main()", *words[1:]]
+        if words[0] in SET_UP:
+            continue
+        assert words[0] in ("knockgraph", "python"), f"{page.name}: {command}"
+        call = [sys.executable, *words[1:]]
+        if words[0] == "knockgraph":
+            call[1:1] = ["-W", "ignore", "-c", "from knockgraph.cli import main; main()"]
         done = subprocess.run(call, cwd=folder, capture_output=True, text=True, timeout=900, env={**os.environ})
         assert done.returncode == 0, f"{page.name}: {command}\n{done.stdout}\n{done.stderr}"
         ran += 1
