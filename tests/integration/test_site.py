@@ -85,6 +85,10 @@ def test_docstrings_become_markdown() -> None:
     block = markdown("Sum.\n\n    .. math::\n        a &= b \\\\\n        c &= d\n\n    Args:\n        x: 1.")
     assert block.startswith('Sum.\n\n    <div class="formula"><math')
     assert block.endswith("</math></div>\n\n    Args:\n        x: 1.")
+    assert "<mtable" in block
+    assert "&=" not in block
+    assert markdown("of `Xu <https://x.org/a>`_,") == "of [Xu](https://x.org/a),"
+    assert markdown("One.\n\n>>> f()\n1\n\nTwo.") == "One.\n\n```pycon\n>>> f()\n1\n```\n\nTwo."
 
 
 def test_pictures_are_what_the_script_draws(tmp_path: Path) -> None:
