@@ -1,5 +1,6 @@
 """Prediction from a run directory: names, units, sources of genotypes, batches, strategies, refusals."""
 
+import csv
 import itertools
 import json
 import math
@@ -385,3 +386,25 @@ def test_a_failure_leaves_no_half_written_file(
     assert not list(tmp_path.iterdir())
     _, err = command("predict", str(finished), *words, "-o", str(tmp_path / "no" / "out.parquet"), code=1)
     assert "does not exist; create it first" in err
+
+
+@pytest.mark.parametrize(("suffix", "separator"), [(".csv", ","), (".tsv", "\t")])
+def test_text_files(finished: Path, command: Command, tmp_path: Path, suffix: str, separator: str) -> None:
+    """A name that ends in .csv once held Parquet."""
+    graph = kg.CellGraph.load(finished / "cell.cellgraph")
+    one, other = graph.genes.names[:2]
+    out = tmp_path / f"out{suffix}"
+    command("predict", str(finished), "--genes", f"{one},{other}", "--genes", other, "-o", str(out))
+    lines = list(csv.reader(out.read_text().splitlines(), delimiter=separator))
+    assert lines[0] == ["genotype", COLUMN]
+    assert [line[0] for line in lines[1:]] == [f"{one}+{other}", other]
+    assert [float(line[1]) for line in lines[1:]] == pytest.approx(forward(finished, [[one, other], [other]]), rel=1e-5)
+    again = tmp_path / "again.parquet"
+    predict.predict(finished, again, screen=out, say=lambda _: None)  # and it is a table that can be predicted from
+    assert [row for row, _ in table(again)] == [[one, other], [other]]
+
+
+def test_a_name_says_what_is_written(finished: Path, command: Command, tmp_path: Path) -> None:
+    _, err = command("predict", str(finished), "--genes", "WT", "-o", str(tmp_path / "out.xlsx"), code=1)
+    assert "the name must end in .parquet, .csv or .tsv" in err
+    assert not list(tmp_path.iterdir())

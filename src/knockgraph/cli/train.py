@@ -97,7 +97,9 @@ def baselines(
 
 def predict(
     run: Run,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Parquet file to write.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .parquet, .csv or .tsv file to write.")
+    ] = None,
     genes: Annotated[
         list[str] | None, typer.Option(help="One genotype: gene names joined by commas; repeatable.")
     ] = None,

@@ -26,6 +26,7 @@ from knockgraph.train.run import Say, load_task
 from knockgraph.train.task import Task, named
 
 _MOST_SHOWN = 20
+_TEXT = {".csv": ",", ".tsv": "\t"}
 _SHARE_OF_MEMORY = 0.5  # of what is free: the predictor is good to some percent, others use the machine too
 
 
@@ -47,6 +48,8 @@ def predict(
     given = [source for source in (genes, screen, all_pairs, all_triples) if source]
     if len(given) != 1:
         raise KnockgraphError("give exactly one of --genes, --screen, --all-pairs and --all-triples")
+    if output is not None and output.suffix not in (".parquet", *_TEXT):
+        raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
     config, task = load_task(directory, which)
     if config.task in EMPTY:
         raise KnockgraphError(f"{directory} is a run of the empty task, which has no model; predict from another run")
@@ -177,24 +180,39 @@ def _table(path: Path) -> Screen:
 def _stream(
     output: Path, graph: CellGraph, name: str, batches: Iterable[tuple[list[tuple[int, ...]], list[float]]]
 ) -> int:
-    """Write batch by batch, so that millions of genotypes never stand in memory together."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    """Write batch by batch, so that millions of genotypes never stand in memory together.
 
-    schema = pa.schema([("genotype", pa.list_(pa.string())), (name, pa.float64())])
+    Parquet has the genes of a genotype as a list; text has them joined by +, as screens are read.
+    """
+    import pyarrow as pa
+
+    text = output.suffix != ".parquet"
+    schema = pa.schema([("genotype", pa.string() if text else pa.list_(pa.string())), (name, pa.float64())])
     names = graph.genes.names
     written = 0
-    with atomic_write(output) as part, pq.ParquetWriter(part, schema) as writer:
-        waiting: list[tuple[list[str], float]] = []
+    with atomic_write(output) as part, _writer(part, schema, output.suffix) as writer:
+        waiting: list[tuple[Any, float]] = []
         for rows, values in batches:
-            waiting.extend(([names[g] for g in row], value) for row, value in zip(rows, values, strict=True))
+            genotypes = ([names[g] for g in row] for row in rows)
+            told = (("+".join(row) or WILD_TYPE) if text else row for row in genotypes)
+            waiting.extend(zip(told, values, strict=True))
             if len(waiting) >= 65_536:
                 written += _flush(writer, schema, name, waiting)
         written += _flush(writer, schema, name, waiting)
     return written
 
 
-def _flush(writer: Any, schema: Any, name: str, waiting: list[tuple[list[str], float]]) -> int:
+def _writer(path: Path, schema: Any, suffix: str) -> Any:
+    from pyarrow import csv
+    from pyarrow.parquet import ParquetWriter
+
+    if suffix == ".parquet":
+        return ParquetWriter(path, schema)
+    options = csv.WriteOptions(delimiter=_TEXT[suffix])
+    return csv.CSVWriter(path, schema, write_options=options)
+
+
+def _flush(writer: Any, schema: Any, name: str, waiting: list[tuple[Any, float]]) -> int:
     import pyarrow as pa
 
     columns = {"genotype": [row for row, _ in waiting], name: [value for _, value in waiting]}

@@ -325,6 +325,7 @@ def quiet() -> None:
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
         ".*LeafSpec.*",
+        ".*smaller than the logging interval.*",  # a screen of a few rows is logged once per epoch
         ".*recommended to use .self.log.*sync_dist=True.*",  # what is logged without it is the same on all ranks
     ):
         warnings.filterwarnings("ignore", text)
