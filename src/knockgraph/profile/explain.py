@@ -239,9 +239,10 @@ def milliseconds(seconds: float, sign: bool = False) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Seconds as a person says them.
+
     >>> duration(2.5), duration(400), duration(90_000)
-    ('2.5 s', '6.7 min', '25 h')
+    ('2.5 s', '6.67 min', '25 h')
     """
     if seconds < 120:
         return f"{seconds:.3g} s"
