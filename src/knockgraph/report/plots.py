@@ -11,7 +11,7 @@ PALETTE = (
     *("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9c6b4e", "#97bbf5"),
     *("#e377c2", "#17808f", "#b5bd4c", "#7f3b5c", "#f0a58f", "#5b6b7b", "#c9a0dc", "#2f4b2f"),
 )
-_LEGEND_BESIDE_TITLE = 5  # more parts than this need lines of their own
+_LEGEND_BESIDE_TITLE = 3  # more parts than this need lines of their own
 
 
 def lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> str:
