@@ -102,8 +102,8 @@ def bench_step(
     """Time whole training steps: forward, loss, backward, clipping and optimizer.
 
     The first batch size is measured for every variant, the others for the reference settings and DANGO. Batches lie on
-    the device; a step is timed from its first launch to the end of its last kernel, as the median over ``repeats``
-    after uncounted ones. On a CPU only the demo's size is reasonable.
+    the device; a step's time is the wall clock of ``repeats`` steps over their number, after uncounted ones, and its
+    parts are medians. On a CPU only the demo's size is reasonable.
 
     Args:
         graph: The cell graph.
@@ -132,8 +132,8 @@ def bench_step(
             gc.collect()
             if device == "cuda":
                 torch.cuda.empty_cache()
+    reference = next((o for o in results if o["name"] == "hetero, edge masks" and "step_ms" in o), None)
     for r in results:
-        reference = next((o for o in results if o["name"] == "hetero, edge masks" and "step_ms" in o), None)
         if reference is not None and "step_ms" in r and r["batch"] == reference["batch"]:
             r["speed_relative_to_edge_masks"] = reference["step_ms"] / r["step_ms"]
     return {
@@ -251,10 +251,8 @@ class _Step:
     def _predict(self, batch: PerturbationBatch, stack: contextlib.ExitStack) -> Prediction:
         if self.graphed is not None and self.graphed.takes(batch):
             return self.graphed(batch)
-        columns = batch.only_wild_type()
-        if self.model.perturbs:
-            columns = batch.with_wild_type() if self.model.exact else batch
-        prediction: Prediction = self.model(stack.enter_context(self.strategy(columns)), batch)
+        view = stack.enter_context(self.strategy(self.model.columns(batch)))
+        prediction: Prediction = self.model(view, batch)
         return prediction
 
     def host_syncs(self) -> int | None:

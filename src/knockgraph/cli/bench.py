@@ -12,6 +12,8 @@ from knockgraph.cli.terminal import HELP, Json, Scale, check_device, err, out, w
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 bench_app = typer.Typer(help="Measure, side by side in one run.", **HELP)
@@ -98,17 +100,8 @@ def bench_strategies(
             graph, batch, device, channels, kind, repeats, workers, only, lambda text: status.update(f"timing {text}")
         )
     out.print(report_strategies.conditions(report))
-    table = Table(report_strategies.HEADINGS[0], box=None, pad_edge=False)
-    for heading in report_strategies.HEADINGS[1:]:
-        table.add_column(heading, justify="right")
-    skipped = []
-    for row in report_strategies.rows(report):
-        if len(row) == len(report_strategies.HEADINGS):
-            table.add_row(*row)
-        else:
-            skipped.append(f"{row[0]}: {row[1]}")
-    out.print(table)
-    for line in [*skipped, *report_strategies.disk(report), *report_strategies.errors(report)]:
+    _print_table(report_strategies.HEADINGS, report_strategies.rows(report))
+    for line in [*report_strategies.disk(report), *report_strategies.errors(report)]:
         out.print(line)
     write_text(plot, report_strategies.picture, report)
     write_text(html, report_strategies.html, report)
@@ -144,20 +137,25 @@ def bench_step(
         screen = (demo_screen() if scale is Scale.demo else yeast_scale_screen(20_000)).bind(graph)
         report = run(graph, screen, device, sizes, only, repeats, channels, layers, lambda text: status.update(text))
     out.print(report_step.conditions(report))
-    table = Table(report_step.HEADINGS[0], box=None, pad_edge=False)
-    for heading in report_step.HEADINGS[1:]:
-        table.add_column(heading, justify="right")
-    skipped = []
-    for row in report_step.rows(report):
-        if len(row) == len(report_step.HEADINGS):
-            table.add_row(*row)
-        else:
-            skipped.append(f"{row[0]}, batch {row[1]}: {row[2]}")
-    out.print(table)
-    for line in [*skipped, report_step.limits(report), *report_step.predictions(report)]:
+    _print_table(report_step.HEADINGS, report_step.rows(report))
+    for line in [report_step.limits(report), *report_step.predictions(report)]:
         out.print(line)
     write_text(html, report_step.html, report)
     write_json(json_, report)
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows that are shorter than the headings were skipped: a line each below the table, the reason last."""
+    table = Table(headings[0], box=None, pad_edge=False)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        if len(row) == len(headings):
+            table.add_row(*row)
+    out.print(table)
+    for row in rows:
+        if len(row) < len(headings):
+            out.print(f"{', '.join(row[:-1])}: {row[-1]}")
 
 
 def _dtype(name: str) -> torch.dtype:

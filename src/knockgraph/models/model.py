@@ -48,6 +48,15 @@ class CellModel(nn.Module, ABC):
             view: Of the wild type alone.
         """
 
+    def columns(self, batch: PerturbationBatch) -> PerturbationBatch:
+        """What the view of ``batch`` must show, see :attr:`perturbs`: ``model(strategy(model.columns(batch)), batch)``.
+
+        A kept wild type is for training; what is measured or predicted does not depend on its age.
+        """
+        if not self.perturbs:
+            return batch.only_wild_type()
+        return batch.with_wild_type() if self.exact or not self.training else batch
+
     def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
         """Predict the samples of ``batch``.
 

@@ -88,9 +88,8 @@ def _relation_mlp(
 ) -> tuple[Tensor, Tensor]:
     from knockgraph.ops import _relation_mlp_triton
 
-    norm = None if scale is None or shift is None else (scale.contiguous(), shift.contiguous())
     weight = weight.to(neighbours.dtype).contiguous()
-    return _relation_mlp_triton.forward(own, neighbours, eps, weight, bias.contiguous(), norm, count)
+    return _relation_mlp_triton.forward(own, neighbours, eps, weight, bias.contiguous(), _pair(scale, shift), count)
 
 
 @_relation_mlp.register_fake
@@ -115,9 +114,8 @@ def _relation_mlp_grad(
 ) -> list[Tensor]:
     from knockgraph.ops import _relation_mlp_triton
 
-    norm = None if scale is None or shift is None else (scale.contiguous(), shift.contiguous())
     narrow = weight.to(neighbours.dtype).contiguous()
-    found = _relation_mlp_triton.backward(own, neighbours, eps, narrow, norm, count, z, dy)
+    found = _relation_mlp_triton.backward(own, neighbours, eps, narrow, _pair(scale, shift), count, z, dy)
     like = (own, neighbours, eps, weight, bias, scale, shift)
     return [g.to(t.dtype) for g, t in zip(found, like, strict=True) if g is not None and t is not None]
 
@@ -125,6 +123,10 @@ def _relation_mlp_grad(
 @_relation_mlp_grad.register_fake
 def _(*inputs: Any) -> list[Tensor]:
     return [torch.empty_like(t) for t in inputs[:7] if t is not None]
+
+
+def _pair(scale: Tensor | None, shift: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    return None if scale is None or shift is None else (scale.contiguous(), shift.contiguous())
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

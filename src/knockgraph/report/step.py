@@ -26,7 +26,7 @@ def rows(report: dict[str, Any]) -> list[list[str]]:
     shown = []
     for r in report["results"]:
         if "skipped" in r:
-            shown.append([r["name"], str(r["batch"]), f"skipped: {r['skipped']}"])
+            shown.append([r["name"], f"batch {r['batch']}", f"skipped: {r['skipped']}"])
             continue
         relative = r.get("speed_relative_to_edge_masks")
         shown.append(

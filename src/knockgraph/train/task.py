@@ -70,10 +70,7 @@ class Task(LightningModule):
     def _columns(self, batch: PerturbationBatch) -> PerturbationBatch:
         model = self.model
         assert isinstance(model, CellModel)
-        if not model.perturbs:
-            return batch.only_wild_type()
-        # A cached wild type is for training; what is measured or predicted does not depend on the cache's age.
-        return batch.with_wild_type() if model.exact or not self.training else batch
+        return model.columns(batch)
 
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
