@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import knockgraph as kg
 from knockgraph import models
 from knockgraph.bench.ceilings import floor
 from knockgraph.bench.published_dango import PublishedDango
 from knockgraph.bench.step import VARIANTS, bench_step
+from knockgraph.cli import app
 from knockgraph.errors import KnockgraphError
 from knockgraph.report import step as report_step
 
@@ -100,3 +102,12 @@ def test_command(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "step.json").read_text())
     assert [r["name"] for r in report["results"]] == ["dango", "hetero"]
     assert "Training steps" in (tmp_path / "step.html").read_text()
+
+
+@pytest.mark.parametrize("option", ["--batch-size", "--repeats", "--channels", "--layers"])
+def test_nothing_to_measure_is_refused(option: str) -> None:
+    """They ended in a division by zero."""
+    shown = CliRunner().invoke(app, ["bench", "step", option, "0"])
+    assert shown.exit_code == 2
+    assert f"Invalid value for '{option}'" in shown.output
+    assert "equal to 1" in shown.output

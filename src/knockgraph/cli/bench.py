@@ -25,10 +25,10 @@ def bench_loader(
     experiments: Annotated[
         list[int] | None, typer.Option(help="Screen sizes; default: the demo's, or 332,313 and 20,000,000 for yeast.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples per batch.")] = 28,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 28,
     workers: Annotated[int, typer.Option(help="Worker processes of the variants with workers.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda: where the resident variant keeps the screen.")] = "cpu",
-    pyg_samples: Annotated[int, typer.Option(help="Experiments that PyG's loader is timed on.")] = 20_000,
+    pyg_samples: Annotated[int, typer.Option(min=1, help="Experiments that PyG's loader is timed on.")] = 20_000,
     json_: Json = None,
 ) -> None:
     """Samples per second of the flat loader and of PyG's, on the same screen."""
@@ -71,11 +71,11 @@ def bench_loader(
 def bench_strategies(
     scale: Annotated[Scale, typer.Option(help="Which built-in cell.")] = Scale.demo,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    batch_size: Annotated[int, typer.Option(help="Samples; the wild type is added as one more column.")] = 28,
-    channels: Annotated[int, typer.Option(help="Channels of the features.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples; the wild type is added as one more column.")] = 28,
+    channels: Annotated[int, typer.Option(min=1, help="Channels of the features.")] = 64,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float64; default bfloat16 on cuda.")] = "",
     only: Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")] = None,
-    repeats: Annotated[int, typer.Option(help="Timed rounds, after the warm-up.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds, after the warm-up.")] = 5,
     workers: Annotated[int, typer.Option(help="Workers that the collation of worker strategies is spread over.")] = 2,
     plot: Annotated[Path | None, typer.Option(help="Also draw the times to this SVG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
@@ -113,12 +113,13 @@ def bench_step(
     scale: Annotated[Scale, typer.Option(help="Which built-in cell.")] = Scale.demo,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     batch_size: Annotated[
-        list[int] | None, typer.Option(help="Samples; may be repeated. Default: 28, on cuda also 64, 128 and 256.")
+        list[int] | None,
+        typer.Option(min=1, help="Samples; may be repeated. Default: 28, on cuda also 64, 128 and 256."),
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")] = None,
-    repeats: Annotated[int, typer.Option(help="Timed steps, after the warm-up.")] = 10,
-    channels: Annotated[int, typer.Option(help="Channels of all states.")] = 64,
-    layers: Annotated[int, typer.Option(help="Layers of the hetero model.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed steps, after the warm-up.")] = 10,
+    channels: Annotated[int, typer.Option(min=1, help="Channels of all states.")] = 64,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of the hetero model.")] = 3,
     html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
     json_: Json = None,
 ) -> None:
