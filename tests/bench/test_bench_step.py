@@ -19,6 +19,8 @@ from knockgraph.bench.step import VARIANTS, bench_step
 from knockgraph.cli import app
 from knockgraph.errors import KnockgraphError
 from knockgraph.report import step as report_step
+from knockgraph.sources.scaled import Sizes, scaled_cell, scaled_screen
+from knockgraph.strategies.device_vectorized import DeviceVectorized
 
 
 def small_cell() -> tuple[kg.CellGraph, kg.Screen]:
@@ -111,3 +113,55 @@ def test_nothing_to_measure_is_refused(option: str) -> None:
     assert shown.exit_code == 2
     assert f"Invalid value for '{option}'" in shown.output
     assert "equal to 1" in shown.output
+
+
+def test_what_the_graph_cannot_have_or_hold_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*ignored: object, **also: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 74.00 GiB")
+
+    sizes = Sizes(120, 900, 2)
+    graph, screen = scaled_cell(sizes), scaled_screen(sizes).bind(scaled_cell(sizes))
+    monkeypatch.setattr(DeviceVectorized, "__call__", full)
+    only = ["hetero", "hetero, edge masks", "metabolism"]
+    report = bench_step(graph, screen, batch_sizes=(4,), only=only, repeats=1, channels=8, layers=1)
+    measured, masks, metabolism = report["results"]
+    assert measured["step_ms"] > 0
+    assert masks["skipped"] == "out of memory on the device"
+    assert "has no metabolism" in metabolism["skipped"]
+    assert "skipped: out of memory on the device" in report_step.html(report)
+
+
+@pytest.mark.parametrize("benchmark", ["step", "strategies"])
+def test_sizes_of_a_synthetic_cell(benchmark: str, tmp_path: Path) -> None:
+    """As on a GPU, where Hydra and LMDB need not be installed."""
+    path = tmp_path / "out.json"
+    words = [
+        "knockgraph",
+        "bench",
+        benchmark,
+        "--genes",
+        "300",
+        "--edges",
+        "5000",
+        "--relations",
+        "2",
+        "--json",
+        str(path),
+    ]
+    words += ["--only", "hetero" if benchmark == "step" else "node-mask", "--repeats", "1", "--batch-size", "4"]
+    program = (
+        "import sys; sys.modules.update(hydra=None, omegaconf=None, lmdb=None, lightning=None)\n"
+        f"from knockgraph.cli import main; sys.argv = {words}; main()"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "300 genes, 2 relations, 5,000 edges" in done.stdout
+    report = json.loads(path.read_text())
+    assert [r["name"] for r in report["results"]] == [words[words.index("--only") + 1]]
+    assert "skipped" not in report["results"][0]
+
+
+def test_sizes_and_a_scale_that_has_its_own() -> None:
+    shown = CliRunner().invoke(app, ["bench", "step", "--scale", "yeast", "--genes", "300", "--edges", "9"])
+    assert isinstance(shown.exception, KnockgraphError)
+    assert str(shown.exception) == "--scale yeast has its own sizes; leave out --genes, --edges, or leave out --scale"

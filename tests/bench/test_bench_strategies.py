@@ -17,6 +17,7 @@ from strategy_cases import CASES
 import knockgraph as kg
 from knockgraph.bench.strategies import FULL_SCREEN, VARIANTS, bench_strategies
 from knockgraph.report import strategies as report_strategies
+from knockgraph.strategies.device_vectorized import DeviceVectorized
 
 CASE = CASES["random"]
 
@@ -129,3 +130,30 @@ def test_command_line_errors(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "no strategy 'nodemask' to measure" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 74240000000 bytes"),
+        MemoryError(),
+    ],
+)
+def test_what_does_not_fit_is_listed(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def full(*ignored: object, **also: object) -> None:
+        raise error
+
+    monkeypatch.setattr(DeviceVectorized, "__call__", full)
+    made = bench_strategies(CASE.graph, CASE.batch, channels=2, repeats=1, only=["device-vectorized", "node-mask"])
+    assert made["results"][0] == {"name": "device-vectorized", "skipped": "out of memory"}
+    assert "samples_per_s" in made["results"][1]
+
+
+def test_other_errors_are_not_taken_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*ignored: object, **also: object) -> None:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    monkeypatch.setattr(DeviceVectorized, "__call__", broken)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        bench_strategies(CASE.graph, CASE.batch, channels=2, repeats=1, only=["device-vectorized"])

@@ -19,12 +19,13 @@ from knockgraph import losses, models, strategies
 from knockgraph.bench.ceilings import ceilings, floor
 from knockgraph.bench.machine import describe_machine
 from knockgraph.bench.published_dango import PublishedDango
-from knockgraph.errors import KnockgraphError
+from knockgraph.errors import KnockgraphError, ModelError
 from knockgraph.graph import CellGraph
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import BoundScreen, PerturbationBatch
 from knockgraph.strategies import Strategy
+from knockgraph.train.memory import is_out_of_memory, predict_peak
 
 PARTS = ("forward", "loss", "backward", "clipping", "optimizer")
 _REFERENCE = models.PRESETS["hetero"]["reference"]
@@ -101,9 +102,10 @@ def bench_step(
 ) -> dict[str, Any]:
     """Time whole training steps: forward, loss, backward, clipping and optimizer.
 
-    The first batch size is measured for every variant, the others for the reference settings and DANGO. Batches lie on
-    the device; a step's time is the wall clock of ``repeats`` steps over their number, after uncounted ones, and its
-    parts are medians. On a CPU only the demo's size is reasonable.
+    What does not fit into memory, or what the graph has no data for, is listed with the reason. The first batch size is
+    measured for every variant, the others for the reference settings and DANGO. Batches lie on the device; a step's
+    time is the wall clock of ``repeats`` steps over their number, after uncounted ones, and its parts are medians. On a
+    CPU only the demo's size is reasonable.
 
     Args:
         graph: The cell graph.
@@ -173,7 +175,11 @@ def _measure(
         if device == "cuda" and name == "hetero" and size > 8:
             found["predicted_bytes"] = step.predicted(screen, size)
         return found
-    except torch.OutOfMemoryError:
+    except ModelError as error:  # an option that this graph cannot have
+        return {"about": variant.about, "skipped": str(error)}
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         return {"about": variant.about, "skipped": "out of memory on the device"}
 
 
@@ -265,8 +271,10 @@ class _Step:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
-            self()
-            torch.cuda.set_sync_debug_mode("default")
+            try:
+                self()
+            finally:  # also when the step runs out of memory: the next variant is measured without
+                torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(w.message) and "debug mode" not in str(w.message) for w in caught)
 
     def timed(self, repeats: int) -> dict[str, Any]:
@@ -298,8 +306,6 @@ class _Step:
 
     def predicted(self, screen: BoundScreen, size: int) -> int:
         """Peak bytes as ``knockgraph train`` predicts them before it starts."""
-        from knockgraph.train.memory import predict_peak
-
         self.graphed = None
         gc.collect()
         held = torch.cuda.memory_allocated()

@@ -21,6 +21,7 @@ from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs, Strategy
 from knockgraph.strategies.mask_store import MARGIN
+from knockgraph.train.memory import is_out_of_memory
 
 #: What is measured: name in the table → (strategy, options).
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -119,16 +120,17 @@ def _measure(
     try:
         strategy = strategies.create(kind, graph, **options)
         strategy.prepare(batch, folder / "store")
-    except (StrategyError, MemoryError) as error:
-        return {"skipped": str(error)}
-    strategy = strategy.to(device)
-    own_collate = strategy.collate
-    collated = own_collate(batch)  # the first reads an opened store and warms the cache
-    collate_s = _median(lambda: own_collate(batch), 3, torch.device("cpu"))
-    try:
+        strategy = strategy.to(device)
+        own_collate = strategy.collate
+        collated = own_collate(batch)  # the first reads an opened store and warms the cache
+        collate_s = _median(lambda: own_collate(batch), 3, torch.device("cpu"))
         timed, peak = _timed(strategy, collated, x, upstream, repeats)
         syncs = _count_syncs(strategy, collated, x) if device.type == "cuda" else None
-    except (torch.OutOfMemoryError, MemoryError):
+    except StrategyError as error:
+        return {"skipped": str(error)}
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         return {"skipped": "out of memory"}
     memory = strategy.memory()
     step = sum(timed.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,25 @@ if TYPE_CHECKING:
 
     import torch
 
+    from knockgraph import CellGraph, Screen
+
 bench_app = typer.Typer(help="Measure, side by side in one run.", **HELP)
+
+
+class BenchScale(StrEnum):
+    """Which cell; the human-size one is synthetic and only to be timed."""
+
+    demo = "demo"
+    yeast = "yeast"
+    human = "human"
+
+
+CellScale = Annotated[
+    BenchScale | None, typer.Option("--scale", help="Which cell; human: 20,000 genes, 10 M edges. [default: demo]")
+]
+Genes = Annotated[int | None, typer.Option(help="Genes of a synthetic cell instead; default: as human.")]
+Edges = Annotated[int | None, typer.Option(help="Its edges, over all relations; default: as human.")]
+Relations = Annotated[int | None, typer.Option(help="Its relations; default: nine.")]
 
 
 @bench_app.command("loader")
@@ -69,7 +88,10 @@ def bench_loader(
 
 @bench_app.command("strategies")
 def bench_strategies(
-    scale: Annotated[Scale, typer.Option(help="Which built-in cell.")] = Scale.demo,
+    scale: CellScale = None,
+    genes: Genes = None,
+    edges: Edges = None,
+    relations: Relations = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     batch_size: Annotated[int, typer.Option(min=1, help="Samples; the wild type is added as one more column.")] = 28,
     channels: Annotated[int, typer.Option(min=1, help="Channels of the features.")] = 64,
@@ -85,15 +107,14 @@ def bench_strategies(
 
     Example: knockgraph bench strategies --scale demo --json strategies.json
     """
-    from knockgraph import PerturbationBatch, demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
+    from knockgraph import PerturbationBatch
     from knockgraph.bench.strategies import bench_strategies as run
     from knockgraph.report import strategies as report_strategies
 
     check_device(device)
     kind = _dtype(dtype or ("bfloat16" if device == "cuda" else "float32"))
     with err.status("making the cell") as status:
-        graph = demo_cell() if scale is Scale.demo else yeast_scale_cell()
-        screen = demo_screen() if scale is Scale.demo else yeast_scale_screen(20_000)
+        graph, screen = _cell(scale, genes, edges, relations)
         triples = (screen.genotypes.size == 3).nonzero()[0][:batch_size]
         batch: PerturbationBatch = screen.bind(graph).batch(triples).with_wild_type()
         report = run(
@@ -110,7 +131,10 @@ def bench_strategies(
 
 @bench_app.command("step")
 def bench_step(
-    scale: Annotated[Scale, typer.Option(help="Which built-in cell.")] = Scale.demo,
+    scale: CellScale = None,
+    genes: Genes = None,
+    edges: Edges = None,
+    relations: Relations = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     batch_size: Annotated[
         list[int] | None,
@@ -127,22 +151,41 @@ def bench_step(
 
     Example: knockgraph bench step --scale yeast --device cuda --json step.json
     """
-    from knockgraph import demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
     from knockgraph.bench.step import bench_step as run
     from knockgraph.report import step as report_step
 
     check_device(device)
     sizes = batch_size or ([28, 64, 128, 256] if device == "cuda" else [28])
     with err.status("making the cell") as status:
-        graph = demo_cell() if scale is Scale.demo else yeast_scale_cell()
-        screen = (demo_screen() if scale is Scale.demo else yeast_scale_screen(20_000)).bind(graph)
-        report = run(graph, screen, device, sizes, only, repeats, channels, layers, lambda text: status.update(text))
+        graph, screen = _cell(scale, genes, edges, relations)
+        report = run(
+            graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, lambda text: status.update(text)
+        )
     out.print(report_step.conditions(report))
     _print_table(report_step.HEADINGS, report_step.rows(report))
     for line in [report_step.limits(report), *report_step.predictions(report)]:
         out.print(line)
     write_text(html, report_step.html, report)
     write_json(json_, report)
+
+
+def _cell(
+    scale: BenchScale | None, genes: int | None, edges: int | None, relations: int | None
+) -> tuple[CellGraph, Screen]:
+    """The cell to measure on and 20,000 experiments (the demo's 8,000); sizes make it a synthetic one."""
+    from knockgraph import demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
+    from knockgraph.sources.scaled import Sizes, scaled_cell, scaled_screen
+
+    sizes = {"genes": genes, "edges": edges, "relations": relations}
+    given = {name: value for name, value in sizes.items() if value is not None}
+    if given and scale in (BenchScale.demo, BenchScale.yeast):
+        named = ", ".join(f"--{name}" for name in given)
+        raise KnockgraphError(f"--scale {scale} has its own sizes; leave out {named}, or leave out --scale")
+    if given or scale is BenchScale.human:
+        return scaled_cell(Sizes(**given)), scaled_screen(Sizes(**given))
+    if scale is BenchScale.yeast:
+        return yeast_scale_cell(), yeast_scale_screen(20_000)
+    return demo_cell(), demo_screen()
 
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -50,7 +50,8 @@ def conditions(report: dict[str, Any]) -> str:
     c, machine = report["conditions"], report["machine"]
     place = machine["cuda_devices"][0] if c["device"] == "cuda" else f"{machine['cores']} CPU cores"
     return (
-        f"{c['genes']:,} genes, {c['relations']} relations, {c['edges']:,} edges; {c['channels']} channels, "
+        f"{c['genes']:,} genes, {c['relations']} relation{'s' * (c['relations'] > 1)}, "
+        f"{c['edges']:,} edges; {c['channels']} channels, "
         f"{c['layers']} layers; {place}, torch {machine['torch']}"
     )
 
@@ -62,9 +63,9 @@ def limits(report: dict[str, Any]) -> str:
     counted = fastest is not None and f["floor_ms"] > 0  # a single layer counts as nothing
     distance = f"; the step takes {fastest['step_ms'] / f['floor_ms']:,.1f} times that" if fastest and counted else ""
     return (
-        f"ceilings: {c['copy_bytes_per_s'] / 1e12:,.2f} TB/s copied, {c['matmul_flops_per_s'] / 1e12:,.0f} TFLOP/s; "
-        f"floor of the reference settings: {f['floor_ms']:,.1f} ms ({f['flops'] / 1e12:,.2f} TFLOP: "
-        f"{f['flops_ms']:,.1f} ms, {f['bytes'] / 1e9:,.1f} GB: {f['bytes_ms']:,.1f} ms){distance}"
+        f"ceilings: {c['copy_bytes_per_s'] / 1e9:,.0f} GB/s copied, {c['matmul_flops_per_s'] / 1e12:,.3g} TFLOP/s; "
+        f"floor of the reference settings: {f['floor_ms']:,.1f} ms ({f['flops'] / 1e12:,.3g} TFLOP: "
+        f"{f['flops_ms']:,.1f} ms, {f['bytes'] / 1e9:,.3g} GB: {f['bytes_ms']:,.1f} ms){distance}"
     )
 
 

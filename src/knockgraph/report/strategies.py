@@ -56,7 +56,8 @@ def conditions(report: dict[str, Any]) -> str:
     c, machine = report["conditions"], report["machine"]
     place = machine["cuda_devices"][0] if c["device"] == "cuda" else f"{machine['cores']} CPU cores"
     return (
-        f"{c['genes']:,} genes, {c['relations']} relations, {c['edges']:,} edges; batch {c['batch']}"
+        f"{c['genes']:,} genes, {c['relations']} relation{'s' * (c['relations'] > 1)}, "
+        f"{c['edges']:,} edges; batch {c['batch']}"
         f"{' (the wild type included)' if c['wild_type_included'] else ''}, {c['channels']} channels, {c['dtype']}; "
         f"{place}, torch {machine['torch']}"
     )

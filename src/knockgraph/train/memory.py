@@ -20,6 +20,19 @@ class BatchTooLargeError(KnockgraphError):
     """A batch does not fit, with what to change."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on the device or on the host: on a CPU torch raises a plain error of its allocator.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 74 GB"))
+    True
+    >>> is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+    False
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
 class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of living tensors made inside the block, on any device.
 
@@ -133,8 +146,7 @@ def explained(
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        # On a CPU torch raises a plain RuntimeError of its allocator.
-        if not isinstance(error, (torch.OutOfMemoryError, MemoryError)) and "DefaultCPUAllocator" not in str(error):
+        if not is_out_of_memory(error):
             raise
         predicted = None
         with contextlib.suppress(RuntimeError, MemoryError):
