@@ -23,9 +23,10 @@ from knockgraph.ops._row_norm_triton import normalised
 
 # Rows of a tile, warps and pipeline stages, from a sweep on an H200 (docs/speed.md).
 FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
-BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
-SHARES = 58
-"""Programs among which the rows of one relation are shared out in the backward pass."""
+# SHARES: programs among which the rows of one relation are shared out in the backward pass, all at work at once.
+BACKWARD = {"SHARES": 58, "TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
+# The last map of the MLP starts with norm and activation and needs more registers.
+BACKWARD_LAST = {"SHARES": 44, "TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 168}
 
 
 @triton.jit
@@ -250,22 +251,24 @@ def backward(
     layers, relations, channels, _ = weight.shape
     rows = neighbours.shape[1]
     dh, d_own = torch.empty_like(neighbours), torch.empty_like(own)
-    d_eps, d_weight, d_bias, d_scale, d_shift = (
-        torch.empty(shape, dtype=torch.float32, device=dh.device)
-        for shape in (
-            (SHARES, relations),
-            (layers, SHARES, relations, channels, channels),
-            (layers, SHARES, relations, channels),
-            (SHARES, relations, channels),
-            (SHARES, relations, channels),
-        )
+
+    def sums(layers: int, config: dict[str, int], *shape: int) -> Tensor:
+        return torch.empty(layers, config["SHARES"], relations, *shape, dtype=torch.float32, device=dh.device)
+
+    of_weight, of_bias = (
+        (*sums(layers - 1, BACKWARD, *shape), *sums(1, BACKWARD_LAST, *shape))
+        for shape in ((channels, channels), (channels,))
     )
+    d_scale, d_shift = sums(2, BACKWARD_LAST, channels)
+    d_eps = sums(1, BACKWARD_LAST if layers == 1 else BACKWARD)[0]
     scale, shift = (None, None) if norm is None else norm
     shape = _shape(weight, norm, count)
     del shape["LAYERS"]
     with torch.cuda.device_of(dh):
         for layer in reversed(range(layers)):
-            _backward[(relations, SHARES)](
+            last = layer == layers - 1
+            config = BACKWARD_LAST if last else BACKWARD
+            _backward[(relations, config["SHARES"])](
                 own,
                 neighbours,
                 eps,
@@ -275,26 +278,26 @@ def backward(
                 count,
                 z[layer],
                 z[max(layer - 1, 0)],
-                dy if layer == layers - 1 else dh,
+                dy if last else dh,
                 dh,
                 d_eps,
-                d_weight[layer],
-                d_bias[layer],
+                of_weight[layer],
+                of_bias[layer],
                 d_scale,
                 d_shift,
                 rows,
                 FIRST=layer == 0,
-                LAST=layer == layers - 1,
-                SHARES=SHARES,
+                LAST=last,
                 **shape,
-                **BACKWARD,
+                **config,
             )
         tile = 64
         _sum_own[(triton.cdiv(rows, tile),)](
             dh, eps, count, d_own, rows, R=relations, C=channels, COUNTED=count is not None, TILE=tile
         )
     norm_grads = (None, None) if norm is None else (d_scale.sum(0), d_shift.sum(0))
-    return d_own, dh, d_eps.sum(0), d_weight.sum(1), d_bias.sum(1), *norm_grads
+    d_weight, d_bias = (torch.stack([of_map.sum(0) for of_map in maps]) for maps in (of_weight, of_bias))
+    return d_own, dh, d_eps.sum(0), d_weight, d_bias, *norm_grads
 
 
 def _shape(weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]:
