@@ -34,7 +34,7 @@ def module_times(
     Returns:
         One entry per module: ``module``, ``kind``, ``calls``, ``forward_seconds``, ``backward_seconds``, per step.
     """
-    clock = PhaseClock(device, first=warmup, drawn=0)
+    clock = PhaseClock(device, first=warmup, drawn=0, every=1)
     calls: Counter[str] = Counter()
     with _hooked(model, clock, calls):
         for _ in range(warmup + repeats):

@@ -86,7 +86,7 @@ def read_profile(path: Path) -> dict[str, Any]:
         raise KnockgraphError(
             f"there is no profile at {path}; write one with knockgraph profile --json {path}"
         ) from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise FileFormatError(f"{path} cannot be read as JSON: {error}; write the profile again") from error
     if not isinstance(found, dict) or found.get("profile") != 1:
         raise FileFormatError(

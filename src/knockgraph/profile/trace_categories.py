@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ class Categories:
         except OSError as error:
             reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror).lower()
             raise KnockgraphError(f"cannot read the categories {self.path}: {reason}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise KnockgraphError(
                 f"the categories {self.path} are not valid TOML ({error}); correct the file"
             ) from error
@@ -151,8 +152,10 @@ class Categories:
         patterns = self._texts(table, key, where)
         for pattern in patterns:
             try:
-                re.compile(pattern)
-            except re.error as error:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")  # what a later Python will read in another way
+                    re.compile(pattern)
+            except (re.error, FutureWarning, OverflowError, RecursionError) as error:
                 self._refuse(f"{where}{key} {pattern!r} is not a regular expression ({error})")
         return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
 
