@@ -205,18 +205,24 @@ def test_events_of_a_device(hand: Hand, late: bool, monkeypatch: pytest.MonkeyPa
     assert clock.device_count == 2
 
 
-def test_a_sample_of_the_steps_is_timed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_the_steps_is_timed_on_the_device(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ``every``, then one in ``every``; the warm-up never."""
     marked: list[int] = []
-    number = 0
-    monkeypatch.setattr(phases, "_event", lambda: marked.append(number) or Mark(Hand(), late=False))
+
+    def event() -> Mark:
+        marked.append(hand.now)
+        return Mark(hand, late=False)
+
+    monkeypatch.setattr(phases, "_event", event)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     clock = PhaseClock(torch.device("cuda"), first=2, every=3)
     for number in range(14):
+        hand.now = number
         clock.begin_step()
         clock.end_step()
     assert sorted(set(marked)) == [2, 3, 4, 5, 8, 11]
-    assert clock.device_count == 6 and clock.count == 12
+    assert clock.device_count == 6
+    assert clock.count == 12
 
 
 def test_no_mark_in_a_graph_that_is_being_captured(monkeypatch: pytest.MonkeyPatch) -> None:
