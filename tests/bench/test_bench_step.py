@@ -120,14 +120,17 @@ def test_what_the_graph_cannot_have_or_hold_is_skipped(monkeypatch: pytest.Monke
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 74.00 GiB")
 
     sizes = Sizes(120, 900, 2)
-    graph, screen = scaled_cell(sizes), scaled_screen(sizes).bind(scaled_cell(sizes))
+    graph = scaled_cell(sizes)
+    graph = kg.CellGraph(graph.genes, {f"r{i}": r.edge_index for i, r in enumerate(graph.relations.values())})
+    screen = scaled_screen(sizes).bind(graph)
     monkeypatch.setattr(DeviceVectorized, "__call__", full)
-    only = ["hetero", "hetero, edge masks", "metabolism"]
+    only = ["hetero", "hetero, edge masks", "metabolism", "STRING merged"]
     report = bench_step(graph, screen, batch_sizes=(4,), only=only, repeats=1, channels=8, layers=1)
-    measured, masks, metabolism = report["results"]
+    measured, masks, metabolism, merged = report["results"]
     assert measured["step_ms"] > 0
     assert masks["skipped"] == "out of memory on the device"
     assert "has no metabolism" in metabolism["skipped"]
+    assert "no relation fits 'string*'" in merged["skipped"]  # the demo cell has none either
     assert "skipped: out of memory on the device" in report_step.html(report)
 
 

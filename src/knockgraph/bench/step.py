@@ -19,7 +19,7 @@ from knockgraph import losses, models, strategies
 from knockgraph.bench.ceilings import ceilings, floor
 from knockgraph.bench.machine import describe_machine
 from knockgraph.bench.published_dango import PublishedDango
-from knockgraph.errors import KnockgraphError, ModelError
+from knockgraph.errors import GraphError, KnockgraphError, ModelError
 from knockgraph.graph import CellGraph
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
@@ -175,7 +175,7 @@ def _measure(
         if device == "cuda" and name == "hetero" and size > 8:
             found["predicted_bytes"] = step.predicted(screen, size)
         return found
-    except ModelError as error:  # an option that this graph cannot have
+    except (GraphError, ModelError) as error:  # an option that this graph cannot have
         return {"about": variant.about, "skipped": str(error)}
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
