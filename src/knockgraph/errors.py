@@ -6,7 +6,22 @@ from collections.abc import Sequence
 
 
 class KnockgraphError(Exception):
-    """Base of all errors that knockgraph raises on purpose; the command line prints its text as one sentence."""
+    """Base of all errors that knockgraph raises on purpose; the command line prints its text as one sentence.
+
+    A text is one line of printable characters, whatever a damaged file put into it: no line breaks, and nothing that a
+    terminal obeys.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_one_line(message))
+
+
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    lines = " ".join(line.strip() for line in text.split("\n") if line.strip())
+    shown = (c if c.isprintable() or c in "\u00a0\u202f\u2009" else ascii(c)[1:-1] for c in lines)
+    return "".join(shown)
 
 
 class GraphError(KnockgraphError, ValueError):

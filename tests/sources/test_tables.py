@@ -126,7 +126,7 @@ def test_columns_beside_the_known_ones_are_ignored(tmp_path: Path) -> None:
         (
             {"source": ["A", "B"], "target": ["B", "C"], "weight": [1, None]},
             GraphError,
-            "relation 'physical': weight 1 is",
+            r"physical\.csv, data row 2: the weight is nan; give it a finite number",
         ),
     ],
 )

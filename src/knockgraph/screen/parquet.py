@@ -67,6 +67,7 @@ def read(path: str | os.PathLike[str]) -> Screen:
         if not source.is_file():
             raise FileFormatError(f"cannot read {source}: there is no such file")
         table = pq.read_table(source, page_checksum_verification=True, use_threads=True)
+        table.validate(full=True)
         about = _about(table, source)
         screen = _screen(table, about)
         verified = _content_hash(screen) == about.get("content_hash")

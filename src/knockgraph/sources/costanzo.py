@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from knockgraph.errors import FileFormatError
 from knockgraph.screen import Screen
 from knockgraph.sources.collins import read_scored_pairs
+from knockgraph.sources.delimited import members
 from knockgraph.sources.names import NameResolver
 from knockgraph.sources.report import ImportReport
 from knockgraph.sources.sga import LinkedPolicy, collector, is_sga, read_sga
@@ -35,7 +35,7 @@ def read_costanzo(
         linkage: Positions of the genes.
         linked: What to do with linked pairs of the published tables; lists hold none.
     """
-    if len(paths) == 1 and not zipfile.is_zipfile(paths[0]) and not is_sga(paths[0]):
+    if len(paths) == 1 and members(paths[0]) is None and not is_sga(paths[0]):
         file = report.file("Costanzo 2016, gene pairs", paths[0])
         return read_scored_pairs(paths[0], resolve, file, ("epsilon", "ε", "score"), STUDY)
     collected = collector()
@@ -48,10 +48,10 @@ def read_costanzo(
 
 def _members(path: Path) -> list[str]:
     """Patterns of the tables in an archive; of a plain file, one that fits it."""
-    if not zipfile.is_zipfile(path):
+    packed = members(path)
+    if packed is None:
         return ["crosses"]
-    with zipfile.ZipFile(path) as archive:
-        names = {Path(name).name.lower() for name in archive.namelist()}
+    names = {Path(name).name.lower() for name in packed}
     found = [f"{table}.txt" for table in TABLES if f"{table}.txt".lower() in names]
     if not found:
         raise FileFormatError(f"{path} holds none of {', '.join(TABLES)}; is it the pair-wise format of Costanzo 2016?")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +27,12 @@ Kind = Literal["text", "number", "integer"]
 MISSING = ("", "NA", "NaN", "nan", "N/A", "null", "-")
 """What stands for "not measured" in a column of numbers."""
 
+_ZIP = b"PK\x03\x04"
 _DAMAGED = (EOFError, zlib.error, LZMAError, zipfile.BadZipFile, OSError)
+_UNREADABLE = (NotImplementedError, RuntimeError, KeyError, ValueError, struct.error)  # zipfile's, beside those above
 _SHOWN = 60  # characters of a bad line in an error
+_LONGEST_NAME = 200  # characters of a column's name; more is no header
+_LONGEST_LINE = 1 << 26  # bytes: a file of another kind, or one made to fill the memory, is not read to its end
 
 
 class DelimitedFile:
@@ -58,7 +63,7 @@ class DelimitedFile:
         self.skip = 0
         first = ""
         with self.open() as stream:
-            for number, raw in itertools.islice(_lines(stream), 20):
+            for number, raw in itertools.islice(self._lines(stream), 20):
                 first = raw.decode("utf-8", "replace").removeprefix("\ufeff")
                 self.skip = number - 1
                 if header is None or re.search(header, first, re.IGNORECASE):
@@ -67,7 +72,13 @@ class DelimitedFile:
                 raise FileFormatError(f"{path} is empty" if not first else f"{path} has no header line like {header!r}")
         self.delimiter = delimiter or next((d for d in "\t,; " if d in first), "\t")
         given = columns is not None
-        self.columns = list(columns) if columns is not None else [c.strip() for c in self._fields(first)]
+        names = list(columns) if columns is not None else [c.strip() for c in self._fields(first)]
+        self.columns = [name or f"column {i + 1}" for i, name in enumerate(names)]
+        longest = max(map(len, self.columns))
+        if longest > _LONGEST_NAME:
+            raise FileFormatError(
+                f"{path}, line {self.skip + 1}: a column has a name of {longest:,} characters; is it the right file?"
+            )
         if given and len(first.split(self.delimiter)) != len(self.columns):
             raise FileFormatError(
                 f"{path}, line 1: it has {len(first.split(self.delimiter))} fields, but {len(self.columns)} are needed "
@@ -104,9 +115,13 @@ class DelimitedFile:
                 import bz2
 
                 stream = opened.enter_context(bz2.open(self.path))
-            elif magic.startswith(b"PK\x03\x04"):
-                archive = opened.enter_context(zipfile.ZipFile(self.path))
-                stream = opened.enter_context(archive.open(self._member(archive)))
+            elif magic.startswith(_ZIP):
+                archive = opened.enter_context(_archive(self.path))
+                member = self._member(archive)
+                try:
+                    stream = opened.enter_context(archive.open(member))
+                except _UNREADABLE as error:
+                    raise self._damaged(error) from error
             else:
                 stream = opened.enter_context(self.path.open("rb"))
             yield stream
@@ -151,12 +166,11 @@ class DelimitedFile:
         import pyarrow.csv as csv
 
         types = {"text": pa.string(), "number": pa.float64(), "integer": pa.int64()}
-        names = [name or f"column {i + 1}" for i, name in enumerate(self.columns)]
         with self.open() as stream, contextlib.ExitStack() as opened:
             try:
                 reader = csv.open_csv(
                     stream,
-                    csv.ReadOptions(column_names=names, skip_rows=self.first_line - 1, block_size=block_size),
+                    csv.ReadOptions(column_names=self.columns, skip_rows=self.first_line - 1, block_size=block_size),
                     csv.ParseOptions(delimiter=self.delimiter, quote_char=self._quote, ignore_empty_lines=True),
                     csv.ConvertOptions(
                         column_types={name: types[kind] for name, kind in columns.items()},
@@ -176,7 +190,7 @@ class DelimitedFile:
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Line number and fields of every row, one after another, in plain Python; fields are not checked."""
         with self.open() as stream:
-            for number, raw in _lines(stream):
+            for number, raw in self._lines(stream):
                 if number < self.first_line or not raw:
                     continue
                 try:
@@ -204,7 +218,7 @@ class DelimitedFile:
                 problem = _not_a(kind, row[name])
                 if problem:
                     raise FileFormatError(
-                        f"{self.path}, line {number}: {name!r} is {row[name]!r}, but {problem} is needed; correct or "
+                        f"{self.path}, line {number}: {name!r} is {row[name][:_SHOWN]!r}, but {problem} is needed; correct or "
                         "remove the line"
                     )
             said = reason(row) if reason else None
@@ -224,6 +238,18 @@ class DelimitedFile:
         quoted = self.delimiter in ",;" if self.quoted is None else self.quoted
         return '"' if quoted else False
 
+    def _lines(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Line number and line; \\r ends one, too, as pyarrow has it."""
+        number = 0
+        while raw := stream.readline(_LONGEST_LINE):
+            if len(raw) == _LONGEST_LINE:
+                raise FileFormatError(
+                    f"{self.path}, line {number + 1}: it does not end within {_LONGEST_LINE:,} bytes; is it a text file?"
+                )
+            for line in raw.splitlines():
+                number += 1
+                yield number, line
+
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
@@ -237,13 +263,23 @@ class DelimitedFile:
         )
 
 
-def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Line number and line; \\r ends one, too, as pyarrow has it."""
-    number = 0
-    for raw in stream:
-        for line in raw.splitlines():
-            number += 1
-            yield number, line
+def members(path: Path) -> list[str] | None:
+    """Names of the files in a zip archive; ``None`` if the file is none."""
+    try:
+        with path.open("rb") as raw:
+            if raw.read(4) != _ZIP:
+                return None
+        with _archive(path) as archive:
+            return archive.namelist()
+    except _DAMAGED as error:
+        raise FileFormatError(f"{path} is damaged or incomplete ({error}); get the file again") from error
+
+
+def _archive(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except _UNREADABLE as error:
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 def _folded(name: str) -> str:

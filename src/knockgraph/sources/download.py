@@ -110,7 +110,7 @@ def read_manifest(path: Path) -> dict[str, Fetched]:
         return {name: Fetched(**entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}
     except FileNotFoundError as error:
         raise FileFormatError(f"cannot read {path}: there is no such file") from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path} is not a list of downloads ({error}); remove it or copy it again") from error
 
 

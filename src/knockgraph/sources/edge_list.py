@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from knockgraph.errors import FileFormatError
@@ -77,11 +78,20 @@ def read_edge_list(
             column = batch.column(weight)
             if column.null_count:
                 file.refuse({}, lambda row: None if row[weight].strip() else f"{weight!r} is blank; give it a number")
-            w = column.to_numpy(zero_copy_only=False)[known]
+            w = column.to_numpy(zero_copy_only=False)
+            if not bool((np.abs(w) <= np.finfo(np.float32).max).all()):
+                file.refuse({}, lambda row: _not_finite(weight, row[weight]))
+            w = w[known]
         collected.add(source[known], target[known], w)
     report.unresolved = resolve.finish(str(path))
     collected.tell(report)
     return collected.result(weight is not None)
+
+
+def _not_finite(name: str, text: str) -> str | None:
+    """What is wrong with a weight, which is kept as float32."""
+    fits = abs(float(text)) <= float(np.finfo(np.float32).max)
+    return None if fits else f"{name!r} is {text!r}; give it a finite number"
 
 
 def _pair(file: DelimitedFile, wanted: tuple[str, str] | None) -> tuple[tuple[str, str] | None, bool]:

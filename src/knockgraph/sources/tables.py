@@ -103,6 +103,7 @@ def read_table(file: Path) -> pa.Table:
             raise FileFormatError(f"cannot read {file}: there is no such file")
         if file.name.endswith(".parquet"):
             table = pq.read_table(file)
+            table.validate(full=True)  # texts that are not UTF-8 are noticed here, not where they are used
         else:
             text = DelimitedFile(file, "," if ".csv" in file.suffixes else "\t", quoted=True)
             # Blank cells stay blank text; only numeric columns turn them into missing values.
@@ -158,6 +159,9 @@ def _edges(file: Path, genes: GeneNames) -> torch.Tensor | tuple[torch.Tensor, t
     source, target = torch.from_numpy(first_codes).long(), torch.from_numpy(second_codes).long() + len(first)
     edge_index = torch.stack([rows[source], rows[target]])
     weight = torch.tensor(_numbers(table, "weight", file)).float() if "weight" in columns else None
+    if weight is not None and not bool(weight.isfinite().all()):
+        row = int((~weight.isfinite()).nonzero()[0])
+        raise GraphError(f"{file}, data row {row + 1}: the weight is {weight[row]:g}; give it a finite number")
     if pair[0] == "gene_a":
         loop = edge_index[0] == edge_index[1]
         edge_index = torch.cat([edge_index, edge_index[:, ~loop].flip(0)], 1)

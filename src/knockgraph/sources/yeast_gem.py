@@ -81,7 +81,7 @@ def _cobra_model(path: Path, data: bytes) -> Any:
             ) from error
         import logging
 
-        logging.getLogger("cobra").setLevel(logging.ERROR)
+        logging.getLogger("cobra").setLevel(logging.CRITICAL)  # what matters is raised
         sbml = data.lstrip()[:5].startswith(b"<")
         try:
             if not sbml:

@@ -226,9 +226,12 @@ def load(path: Path) -> Config:
         # A resolved config has none left, and one that reads the environment of whoever opens it is not to be trusted.
         if "${" in OmegaConf.to_yaml(found):
             raise ConfigError(f"{path} cannot be read: it is not resolved, it holds ${{…}}; write the value there")
-        return checked(found)
-    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
+    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {_first_line(error)}") from error
+    try:
+        return checked(found)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def dump(config: Config) -> str:
@@ -247,15 +250,18 @@ def checked(composed: Any) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    from knockgraph.train.plain_config import from_tree
+
     try:
         missing = sorted(OmegaConf.missing_keys(composed))  # asked before merging, which would take the default
         if missing:
             raise ConfigError(f"config key {missing[0]!r}: there is no default; give it a value, {missing[0]}=…")
         config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), composed))  # type: ignore[assignment]
+        # OmegaConf lets [[1], 2] pass for a list of numbers.
+        return from_tree(asdict(config))
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or ""
         raise ConfigError(f"config key {key!r}: {_first_line(error)}") from error
-    return checked_values(config)
 
 
 def checked_values(config: Config) -> Config:

@@ -65,11 +65,14 @@ def load_plain(path: Path) -> Config:
         raise ConfigError(f"there is no config at {path}; is {path.parent} a run directory?")
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"{path} cannot be read: it holds no keys; copy it again from its origin")
-    return from_tree(tree)
+    try:
+        return from_tree(tree)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def from_tree(tree: Tree) -> Config:
@@ -142,7 +145,11 @@ def _value(text: str) -> Any:
     """YAML, except where Hydra reads another thing: 1e-3 is a number, off is a word, {0:2} needs no blank."""
     import yaml
 
-    found = yaml.safe_load(re.sub(r":(?=\S)", ": ", text) if text.startswith("{") else text)
+    try:
+        found = yaml.safe_load(re.sub(r":(?=\S)", ": ", text) if text.startswith("{") else text)
+    except (yaml.YAMLError, RecursionError) as error:
+        what = str(error).splitlines()[0]
+        raise ConfigError(f"the overrides cannot be applied: {text!r} is not a value ({what})") from error
     if isinstance(found, bool) and text.strip().lower() not in ("true", "false"):
         return text.strip()
     return float(found) if isinstance(found, str) and _NUMBER.fullmatch(found) else found

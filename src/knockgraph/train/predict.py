@@ -143,13 +143,23 @@ def _genotypes(
         return rows, len(table)
     path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
     assert path is not None
-    if not path.is_file():
-        raise KnockgraphError(f"cannot read {path}: there is no such file")
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    chosen = np.unique(graph.gene_index(names).numpy()).tolist()
+    chosen = np.unique(graph.gene_index(read_names(path)).numpy()).tolist()
     if len(chosen) < k:
         raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
     return itertools.combinations(chosen, k), math.comb(len(chosen), k)
+
+
+def read_names(path: Path) -> list[str]:
+    """Gene names, one per line; blank lines are passed over."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise KnockgraphError(f"cannot read {path}: there is no such file") from error
+    except OSError as error:
+        raise KnockgraphError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise KnockgraphError(f"{path} is not UTF-8 text ({error.reason}); give gene names, one per line") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _names(text: str) -> list[str]:
