@@ -218,8 +218,8 @@ class DelimitedFile:
                 problem = _not_a(kind, row[name])
                 if problem:
                     raise FileFormatError(
-                        f"{self.path}, line {number}: {name!r} is {row[name][:_SHOWN]!r}, but {problem} is needed; correct or "
-                        "remove the line"
+                        f"{self.path}, line {number}: {name!r} is {row[name][:_SHOWN]!r}, but {problem} is needed; "
+                        "correct or remove the line"
                     )
             said = reason(row) if reason else None
             if said:
@@ -244,7 +244,7 @@ class DelimitedFile:
         while raw := stream.readline(_LONGEST_LINE):
             if len(raw) == _LONGEST_LINE:
                 raise FileFormatError(
-                    f"{self.path}, line {number + 1}: it does not end within {_LONGEST_LINE:,} bytes; is it a text file?"
+                    f"{self.path}, line {number + 1}: it does not end within {_LONGEST_LINE:,} bytes; is it text?"
                 )
             for line in raw.splitlines():
                 number += 1
