@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from knockgraph.errors import FileFormatError
+from knockgraph.errors import FileFormatError, ScreenError
 from knockgraph.screen import Genotypes, Screen
 from knockgraph.sources.names import NameResolver
 
@@ -74,12 +74,15 @@ class ExperimentCollector:
         for name in self.statistics:
             phenotype, _, kind = name.rpartition(".")
             nested.setdefault(phenotype, {})[kind] = column[name]
-        return Screen(
-            Genotypes(resolve.names, genes[here], ptr),
-            {name: column[name] for name in self.phenotypes},
-            nested,
-            (tuple(self._sources), np.concatenate(self._codes)),
-        )
+        try:
+            return Screen(
+                Genotypes(resolve.names, genes[here], ptr),
+                {name: column[name] for name in self.phenotypes},
+                nested,
+                (tuple(self._sources), np.concatenate(self._codes)),
+            )
+        except ScreenError as error:  # an infinite number, for instance
+            raise ScreenError(f"{path}: {error}") from error
 
 
 def numbers(batch: pa.RecordBatch, name: str | None) -> npt.NDArray[np.float64]:

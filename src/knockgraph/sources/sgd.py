@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,9 @@ def read_features(path: Path) -> Features:
             (orfs if kind == "ORF" else others).append(feature)
     if not orfs:
         raise FileFormatError(f"{path} holds no ORF; is it SGD_features.tab?")
+    twice = next((name for name, count in Counter(f.name for f in orfs).items() if count > 1), None)
+    if twice is not None:
+        raise FileFormatError(f"{path} lists the ORF {twice!r} more than once; get the file again")
     return Features(tuple(orfs), tuple(others), rows)
 
 

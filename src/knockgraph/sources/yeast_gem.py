@@ -42,9 +42,9 @@ def read_model(path: Path, cache: Path | None = None) -> list[Reaction]:
     digest = hashlib.sha256(data).hexdigest()
     stored = (cache or cache_folder()) / "reactions" / f"{digest[:32]}.safetensors"
     if stored.is_file():
-        with contextlib.suppress(FileFormatError, KeyError, TypeError):
+        with contextlib.suppress(KnockgraphError, AttributeError, KeyError, TypeError, ValueError):
             document = read_container(stored, FORMAT, range(1, VERSION + 1)).document
-            return [Reaction(*row) for row in document["reactions"]]
+            return [_stored(*row) for row in document["reactions"]]
     reactions = list(_reactions(_cobra_model(path, data)))
     if not reactions:
         raise FileFormatError(f"{path} holds no reaction; is it a metabolic model?")
@@ -53,6 +53,14 @@ def read_model(path: Path, cache: Path | None = None) -> list[Reaction]:
         stored.parent.mkdir(parents=True, exist_ok=True)
         write_container(stored, FORMAT, VERSION, {"reactions": rows}, {})
     return reactions
+
+
+def _stored(name: Any, stoichiometry: Any, lower_bound: Any, upper_bound: Any, gene_rule: Any, growth: Any) -> Reaction:
+    """A row of the cache; one that another program wrote is as good as none."""
+    if not all(type(text) is str for text in (name, gene_rule)) or type(growth) is not bool:
+        raise TypeError("a reaction of other types")
+    amounts = {metabolite: float(amount) for metabolite, amount in stoichiometry.items()}
+    return Reaction(name, amounts, float(lower_bound), float(upper_bound), gene_rule, growth)
 
 
 def _bytes(path: Path) -> bytes:

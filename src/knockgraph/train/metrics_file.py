@@ -44,7 +44,7 @@ class _Writer(ExperimentWriter):
     def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
         """A new metric, a new column; a run that is killed here must not lose the rows."""
         path = Path(self.metrics_file_path)
-        _write(path, fieldnames, _rows(path))
+        _write(path, fieldnames, rows(path))
 
 
 def cut(path: Path, step: int) -> None:
@@ -53,12 +53,20 @@ def cut(path: Path, step: int) -> None:
     if not names:
         path.unlink(missing_ok=True)
         return
-    _write(path, names, [row for row in _rows(path) if (row["step"] or "").isdecimal() and int(row["step"]) < step])
+    _write(path, names, [row for row in rows(path) if int(row["step"]) < step])
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def rows(path: Path) -> list[dict[str, str]]:
+    """Metric → text, one per whole line; the line in which a run was killed, or a damaged one, is passed over."""
+    names = _header(path)
+    if not names:
+        return []
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines(keepends=True)
+    if not lines[-1].endswith("\n"):
+        lines.pop()
+    found = (dict(zip(names, row, strict=True)) for row in csv.reader(lines[1:]) if len(row) == len(names))
+    return [row for row in found if row["step"].isdecimal() and len(row["step"]) < 19]
 
 
 def _write(path: Path, names: list[str], rows: list[dict[str, str]]) -> None:
@@ -71,6 +79,6 @@ def _write(path: Path, names: list[str], rows: list[dict[str, str]]) -> None:
 def _header(path: Path) -> list[str]:
     if not path.is_file():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        names = next(csv.reader(file), [])
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        names = next(csv.reader([file.readline()]), [])
     return names if "step" in names else []
