@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,14 @@ def write_report(directory: Path, config: Config, result: dict[str, Any]) -> Non
 
 def curves(path: Path) -> dict[str, list[tuple[int, float]]]:
     """Metric → (step, value), from the run's CSV."""
+    from knockgraph.train.metrics_file import rows
+
     found: dict[str, list[tuple[int, float]]] = {}
-    if path.is_file():
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                for name, text in row.items():
-                    if name not in ("epoch", "step") and text:
-                        found.setdefault(name, []).append((int(row["step"]), float(text)))
+    for row in rows(path):
+        for name, text in row.items():
+            if name not in ("epoch", "step") and text:
+                with contextlib.suppress(ValueError):  # a damaged number is none
+                    found.setdefault(name, []).append((int(row["step"]), float(text)))
     return found
 
 
