@@ -16,7 +16,7 @@ import json, resource, sys, time
 from pathlib import Path
 from knockgraph.profile.trace_categories import Categories
 from knockgraph.profile.trace_summary import summarize_file
-import knockgraph.report.trace
+import knockgraph.report.trace_page
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before, start = peak(), time.perf_counter()
 report = summarize_file(Path(sys.argv[1]), Categories())

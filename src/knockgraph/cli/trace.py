@@ -36,6 +36,7 @@ def trace(
     from knockgraph.profile.trace_compare import are_ranks, compare, spread
     from knockgraph.profile.trace_summary import summarize_file
     from knockgraph.report import trace as report
+    from knockgraph.report import trace_page
 
     rules = Categories(categories)
     traces = []
@@ -57,7 +58,7 @@ def trace(
     for section in report.sections(result, top):
         _show(section)
     write_text(markdown, partial(report.markdown, top=top), result)
-    write_text(html, partial(report.html, top=top), result)
+    write_text(html, partial(trace_page.html, top=top), result)
     write_json(json_, result)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from knockgraph.cli.terminal import Json, check_device, err, out, write_json
+from knockgraph.cli.terminal import Json, check_device, err, out, write_json, write_text
 
 
 def train(
@@ -61,15 +61,20 @@ def evaluate(
     part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     checkpoint: Which = "best-mse",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
     json_: Json = None,
 ) -> None:
     """Metrics of a run on one part of its split, against the baselines."""
+    from knockgraph.report.training import evaluation_html
+    from knockgraph.train.config import load
     from knockgraph.train.evaluate import evaluate as measure
     from knockgraph.train.run import finite, quiet
 
     check_device(device)
     quiet()
-    write_json(json_, finite(measure(run, part, checkpoint, lambda text: out.print(escape(text)), device)))
+    found = measure(run, part, checkpoint, lambda text: out.print(escape(text)), device)
+    write_text(html, lambda result: evaluation_html(run.resolve().name, load(run / "config.yaml"), result), found)
+    write_json(json_, finite(found))
 
 
 def baselines(

@@ -8,6 +8,7 @@ from knockgraph.graph import CellGraph
 from knockgraph.graph.summary import degree_counts
 from knockgraph.report import page, plots
 
+_INK = "#101418"  # not black, which takes the colour of the page: it stands on coloured cells
 HEADINGS = (
     "relation",
     "genes touched",
@@ -59,12 +60,13 @@ def html(graph: CellGraph, summary: dict[str, Any], title: str) -> str:
         sections += [
             (
                 "Degrees",
-                page.figure(_degrees(counts)) + page.numbers("genes per number of neighbours", counts),
+                page.figure(_degrees(counts), "Share of genes with at least so many neighbours, for each relation")
+                + page.numbers("genes per number of neighbours", counts),
             ),
             (
                 "Overlap",
                 "<p>Share of the row's gene pairs that the column's relation has too.</p>"
-                + page.figure(_overlap(summary))
+                + page.figure(_overlap(summary), "Share of the gene pairs of each relation that another one has, too")
                 + page.table(("relation", *names), overlap_rows(summary))
                 + page.numbers("shared pairs and Jaccard index", summary["overlap"]),
             ),
@@ -119,7 +121,7 @@ def _overlap(summary: dict[str, Any]) -> str:
     for i, row in enumerate(share):
         for j, value in enumerate(row):
             axes.annotate(
-                f"{value:.0%}", (j, i), ha="center", va="center", fontsize=7, color="white" if value > 0.6 else "black"
+                f"{value:.0%}", (j, i), ha="center", va="center", fontsize=7, color="white" if value > 0.6 else _INK
             )
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)

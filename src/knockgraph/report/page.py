@@ -10,7 +10,7 @@ from typing import Any
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --dim: #59636e; --paper: #ffffff; --line: #d1d9e0; --card: #f6f8fa }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #f0f6fc; --dim: #9198a1; --paper: #0d1117; --line: #3d444d; --card: #f6f8fa }
+  :root { --ink: #f0f6fc; --dim: #9198a1; --paper: #0d1117; --line: #3d444d; --card: #161b22 }
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
        max-width: 62rem; padding: 1.5rem 1rem 4rem }
@@ -19,11 +19,17 @@ h1 { font-size: 1.6rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2re
 .scroll { overflow-x: auto }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left; padding-left: 0 }
-figure { margin: .5rem 0; background: var(--card); border-radius: 8px; padding: .6rem }
-figure svg { width: 100%; height: auto; display: block }
+th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
+                                 background: var(--paper) }
+figure { margin: .5rem 0; background: var(--card); border-radius: 8px; padding: .6rem; overflow-x: auto }
+figure svg { width: 100%; height: auto; display: block; fill: currentColor }
 details { margin: .6rem 0 } summary { cursor: pointer; color: var(--dim) }
-pre { overflow-x: auto; font-size: .8rem; background: var(--card); color: #1f2328; padding: .8rem; border-radius: 8px }
+pre { overflow: auto; max-height: 30rem; font-size: .8rem; background: var(--card); padding: .8rem; border-radius: 8px }
+@media (max-width: 40rem) { /* a phone: pictures keep a size that can be read and scroll, names of rows wrap and stay */
+  figure svg { width: 36rem }
+  th, td { padding: .3rem .45rem }
+  th:first-child, td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 38vw }
+}
 """
 
 
@@ -34,9 +40,17 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def figure(svg: str) -> str:
-    """A picture made by :mod:`knockgraph.report.plots`."""
-    return f"<figure>{svg}</figure>"
+def figure(svg: str, about: str) -> str:
+    """A picture made by :mod:`knockgraph.report.plots`.
+
+    Args:
+        svg: Its text.
+        about: What it shows, for who cannot see it and for the pointer.
+    """
+    said = escape(about)
+    named = svg.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
+    head, end, rest = named.partition(">")
+    return f"<figure>{head}{end}<title>{said}</title>{rest}</figure>"
 
 
 def numbers(summary: str, data: Any) -> str:

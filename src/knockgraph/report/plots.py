@@ -9,7 +9,7 @@ from typing import Any
 
 PALETTE = (
     *("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9c6b4e", "#97bbf5"),
-    *("#e377c2", "#17808f", "#b5bd4c", "#7f3b5c", "#f0a58f", "#5b6b7b", "#c9a0dc", "#2f4b2f"),
+    *("#e377c2", "#17808f", "#b5bd4c", "#a8527c", "#f0a58f", "#6b7b8b", "#c9a0dc", "#5f7f5f"),
 )
 _LEGEND_BESIDE_TITLE = 3  # more parts than this need lines of their own
 
@@ -32,6 +32,7 @@ def lines_figure(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y:
         )
     if series:
         axes.legend(frameon=False)
+    axes.ticklabel_format(useOffset=False)  # nobody adds "+5.001e-3" in the head
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     return figure
@@ -45,7 +46,7 @@ def scatter(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) 
 def scatter_figure(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) -> Any:
     """The same as a figure of matplotlib."""
     figure, axes = _axes(5.0)
-    axes.scatter(x, y, s=6, color=PALETTE[0], alpha=0.4, linewidths=0, rasterized=len(x) > 500)
+    axes.scatter(x, y, s=10, color=PALETTE[0], alpha=0.5, linewidths=0, rasterized=len(x) > 500)
     if len(x):
         low, high = min(min(x), min(y)), max(max(x), max(y))
         axes.plot([low, high], [low, high], color="#888888", linewidth=1)
@@ -77,7 +78,8 @@ def _svg(figure: Any, plt: Any) -> str:
     figure.savefig(buffer, format="svg", transparent=True, dpi=150, metadata={"Date": None})
     plt.close(figure)
     text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    # What is black takes the colour of the text around the picture, so that it can be seen on a dark page, too.
+    return text[text.index("<svg") :].replace("#000000", "currentColor")
 
 
 def stacked_bars(
@@ -104,7 +106,7 @@ def stacked_bars(
         axes.barh(labels, width, left=left, color=color, label=part)
         left = [a + b for a, b in zip(left, width, strict=True)]
     for place, total in enumerate(left):
-        axes.annotate(f" {total:,.3g}", (total, place), va="center", fontsize=9)
+        axes.annotate(f" {_short(total)}", (total, place), va="center", fontsize=9)
     if many:
         figure.legend(frameon=False, ncols=5, loc="outside lower center")
     else:
@@ -114,6 +116,15 @@ def stacked_bars(
     axes.set_title(title, loc="left", fontsize=11)
     axes.margins(x=0.1)
     return _svg(figure, plt)
+
+
+def _short(value: float) -> str:
+    """Three digits, never in powers of ten.
+
+    >>> _short(1561.7), _short(53.68), _short(0.0123)
+    ('1,562', '53.7', '0.0123')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def timeline(rows: Sequence[tuple[str, Sequence[int]]], colors: Sequence[str], length: float, unit: str) -> str:
@@ -130,12 +141,11 @@ def timeline(rows: Sequence[tuple[str, Sequence[int]]], colors: Sequence[str], l
     figure, axes = _axes(0.34 * len(rows) + 0.7)
     for place, (_, doing) in enumerate(rows):
         width = length / max(len(doing), 1)
-        edges = [0, *(i for i in range(1, len(doing)) if doing[i] != doing[i - 1]), len(doing)]
-        runs = [(a, b) for a, b in itertools.pairwise(edges) if b > a and doing[a] >= 0]
+        stretches = runs(doing)
         axes.broken_barh(
-            [(a * width, (b - a) * width) for a, b in runs],
+            [(a * width, (b - a) * width) for a, b in stretches],
             (place - 0.4, 0.8),
-            facecolors=[colors[doing[a]] for a, _ in runs],
+            facecolors=[colors[doing[a]] for a, _ in stretches],
             linewidth=0,
         )
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
@@ -143,3 +153,13 @@ def timeline(rows: Sequence[tuple[str, Sequence[int]]], colors: Sequence[str], l
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(unit)
     return _svg(figure, plt)
+
+
+def runs(doing: Sequence[int]) -> list[tuple[int, int]]:
+    """Where a sequence stays the same: first and behind the last place of each stretch; negative ones are left out.
+
+    >>> runs([-1, 2, 2, 2, 0])
+    [(1, 4), (4, 5)]
+    """
+    edges = [0, *(i for i in range(1, len(doing)) if doing[i] != doing[i - 1]), len(doing)]
+    return [(a, b) for a, b in itertools.pairwise(edges) if b > a and doing[a] >= 0]

@@ -213,10 +213,14 @@ def conditions(result: dict[str, Any]) -> str:
     """What was measured, in one sentence."""
     found = result["a"] if result["profile"] == "comparison" else result
     c, m = found["conditions"], found["machine"]
-    where = c["device"] if c["device"] != "cpu" else f"{m['cores']} CPU cores, {m['torch_threads']} threads"
+    where = (
+        c["device"]
+        if c["device"] != "cpu"
+        else f"{m['cores']} CPU cores, {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}"
+    )
     return (
         f"{c['genes']:,} genes, {len(c['relations'])} relations, {c['edges']:,} edges; "
-        f"batch {c['batch per process']} × {c['processes']} processes, {c['precision']}; "
+        f"batch {c['batch per process']} × {c['processes']} process{'es' * (c['processes'] > 1)}, {c['precision']}; "
         f"{found['steps']} steps after {found['warmup']}; {where}, torch {m['torch']}"
     )
 
@@ -227,9 +231,12 @@ def html(result: dict[str, Any]) -> str:
     below = [(heading, table(headings, rows)) for heading, headings, rows in tables(result)]
     if result["profile"] == "comparison":
         sections.append(below.pop(0))  # unequal conditions come before any number
-    bars = stacked_bars(_bars(result), "milliseconds per step", "", COLORS)
-    sections.append(("Where the time of a step goes", figure(bars)))
-    sections += [(heading, figure(picture)) for heading, picture in _timelines(result)]
+    bars = _bars(result)
+    picture = figure(
+        stacked_bars(bars, "milliseconds per step", "", COLORS), "Milliseconds per step by phase, for each run"
+    )
+    sections.append(("Where the time of a step goes", picture + numbers("the numbers", bars)))
+    sections += _timelines(result)
     sections += below
     sections.append(("The numbers", numbers("everything that was measured", result)))
     return page(title(result), conditions(result), sections)
@@ -269,5 +276,7 @@ def _timelines(result: dict[str, Any]) -> list[tuple[str, str]]:
             rows.append((f"step {number + 1}", doing))
         of = f" of {label}" if label else ""
         heading = f"The first measured steps{of}, host clock, colours as above"
-        pictures.append((heading, timeline(rows, colors, length, "milliseconds since the batch was asked for")))
+        picture = timeline(rows, colors, length, "milliseconds since the batch was asked for")
+        shown = figure(picture, f"What each of the first measured steps{of} does over time")
+        pictures.append((heading, shown + numbers("phase, start and end in milliseconds", steps)))
     return pictures

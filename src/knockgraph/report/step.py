@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 from knockgraph.bench.step import PARTS
@@ -83,14 +84,20 @@ def html(report: dict[str, Any]) -> str:
     """A self-contained page."""
     done = [r for r in report["results"] if "step_ms" in r]
     bars = {f"{r['name']}, {r['batch']}": {part: r["parts_ms"][part] for part in PARTS} for r in done}
-    shown = [row if len(row) == len(HEADINGS) else [*row, *[""] * (len(HEADINGS) - len(row))] for row in rows(report)]
+    shown = [row for row in rows(report) if len(row) == len(HEADINGS)]
+    skipped = "".join(f"<p>{escape(', '.join(row))}</p>" for row in rows(report) if len(row) < len(HEADINGS))
     picture = stacked_bars(bars, "ms", "Time of a step, by part")
     return page(
         "Training steps, side by side",
         conditions(report),
         [
-            ("Milliseconds per step", figure(picture) + f"<p>{limits(report)}</p>"),
-            ("Table", table(HEADINGS, shown)),
+            (
+                "Milliseconds per step",
+                figure(picture, "Milliseconds of a step by part, for each variant and batch size")
+                + numbers("the numbers", bars)
+                + f"<p>{limits(report)}</p>",
+            ),
+            ("Table", table(HEADINGS, shown) + skipped),
             ("Numbers", numbers("all numbers of this run", report)),
         ],
     )

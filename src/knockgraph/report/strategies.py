@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 from knockgraph.report.page import figure, numbers, page, table
@@ -96,13 +97,17 @@ def picture(report: dict[str, Any]) -> str:
 def html(report: dict[str, Any]) -> str:
     """The self-contained page."""
     measured = [row for row in rows(report) if len(row) == len(HEADINGS)]
-    skipped = "".join(f"<p>{row[0]}: {row[1]}</p>" for row in rows(report) if len(row) != len(HEADINGS))
-    notes = "".join(f"<p>{line}</p>" for line in [*disk(report), *errors(report)])
+    skipped = "".join(f"<p>{escape(row[0])}: {escape(row[1])}</p>" for row in rows(report) if len(row) != len(HEADINGS))
+    notes = "".join(f"<p>{escape(line)}</p>" for line in [*disk(report), *errors(report)])
     return page(
         "Strategies side by side",
         conditions(report),
         [
-            ("Time of one layer", figure(picture(report)) + numbers("the numbers", report["results"])),
+            (
+                "Time of one layer",
+                figure(picture(report), "Milliseconds of one layer by phase, for each strategy")
+                + numbers("the numbers", report["results"]),
+            ),
             ("Table", table(HEADINGS, measured) + skipped + notes),
             ("Conditions", numbers("all conditions", {**report["conditions"], **report["machine"]})),
         ],

@@ -1,9 +1,10 @@
-"""The report of a training run."""
+"""The reports of a training run and of its evaluation."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,40 +36,65 @@ def curves(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def html(directory: Path, config: Config, result: dict[str, Any]) -> str:
-    """The self-contained page."""
+    """The self-contained page of a run."""
     logged = curves(directory / "metrics.csv")
-    classes = config.task == "classification"
-    score = "auroc" if classes else "pearson"
-    metrics: dict[str, dict[str, float]] = result["metrics"]
+    score = _score(config)
+    loss = {k: v for k, v in logged.items() if k in ("train/loss", "val/mse", "val/bce")}
+    learned = {k: v for k, v in logged.items() if k in (f"val/{score}",)}
+    drawn = (
+        figure(lines(loss, "step", "loss"), "Training and validation loss over steps")
+        + figure(lines(learned, "step", score), f"Validation {score} over steps")
+        + numbers("the numbers", logged)
+    )
+    compared, *rest = _result(config, result)
+    return page("Training run", _lead(config, result), [compared, ("Curves", drawn), *rest, _config(config)])
+
+
+def evaluation_html(name: str, config: Config, result: dict[str, Any]) -> str:
+    """The self-contained page of a run's evaluation on one part of its split.
+
+    Args:
+        name: Of the run.
+        config: Of the run.
+        result: What :func:`knockgraph.train.evaluate.evaluate` found.
+    """
+    title = f"{name}: {result['experiments']:,} experiments of the {result['part']} part"
+    return page(title, _lead(config, result), [*_result(config, result), _config(config)])
+
+
+def _lead(config: Config, result: dict[str, Any]) -> str:
+    """The score and the best baseline's, in one sentence."""
+    metrics, score = result["metrics"], _score(config)
     own = metrics[config.model.name]
-    keys = [key for key in own if key != "seconds"]
     others = [m[score] for name, m in metrics.items() if name != config.model.name and not math.isnan(m[score])]
-    lead = (
+    return (
         f"{config.model.name} with {config.strategy.name} on {config.data.phenotype}: {result['part']} {score} "
         f"{_cell(own[score])}" + (f"; the best baseline reaches {_cell(max(others))}" if others else "")
     )
-    loss = {k: v for k, v in logged.items() if k in ("train/loss", "val/mse", "val/bce")}
-    learned = {k: v for k, v in logged.items() if k in (f"val/{score}",)}
-    sections = [
-        ("Against baselines", table(["model", *keys], [[n, *(_cell(m[k]) for k in keys)] for n, m in metrics.items()])),
-        (
-            "Curves",
-            figure(lines(loss, "step", "loss"))
-            + figure(lines(learned, "step", score))
-            + numbers("the numbers", logged),
-        ),
-    ]
-    if not classes:
+
+
+def _result(config: Config, result: dict[str, Any]) -> list[tuple[str, str]]:
+    """The table against baselines and, of a regression, the points."""
+    metrics: dict[str, dict[str, float]] = result["metrics"]
+    keys = [key for key in metrics[config.model.name] if key != "seconds"]
+    compared = table(["model", *keys], [[n, *(_cell(m[k]) for k in keys)] for n, m in metrics.items()])
+    if result["ceiling"] is not None:
+        compared += f"<p>Replicates and stated errors allow a Pearson of at most about {result['ceiling']:.3f}.</p>"
+    sections = [("Against baselines", compared)]
+    if config.task != "classification":
         picture = scatter(result["measured"], result["predicted"], "measured", "predicted")
         behind = {key: result[key] for key in ("measured", "predicted")}
-        sections.append(("Predicted against measured", figure(picture) + numbers("the numbers", behind)))
-    if result["ceiling"] is not None:
-        note = f"<p>Replicates and stated errors allow a Pearson of at most about {result['ceiling']:.3f}.</p>"
-        sections[0] = (sections[0][0], sections[0][1] + note)
-    from dataclasses import asdict
+        drawn = figure(picture, "Predicted against measured, one point per experiment") + numbers("the numbers", behind)
+        sections.append(("Predicted against measured", drawn))
+    return sections
 
-    sections.append(("Config", numbers("the resolved config", asdict(config))))
-    return page("Training run", lead, sections)
+
+def _config(config: Config) -> tuple[str, str]:
+    return "Config", numbers("the resolved config", asdict(config))
+
+
+def _score(config: Config) -> str:
+    return "auroc" if config.task == "classification" else "pearson"
 
 
 def _cell(value: float) -> str:

@@ -1,0 +1,152 @@
+"""Every page that a command writes, opened in a real browser: laptop and phone, light and dark, offline."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, Tab, chromium
+from training_runs import LEAST, Started
+
+import knockgraph as kg
+
+sys.path.append(str(Path(__file__).parents[1] / "profile"))
+from trace_cases import header, training, write
+
+pytestmark = pytest.mark.skipif(
+    chromium() is None, reason="no Chromium: install it (Debian: chromium), or name it in KNOCKGRAPH_CHROMIUM"
+)
+
+SHORT = ["--steps", "3", "--warmup", "2", "--epoch-limit", "0"]
+BENCH = ["--genes", "150", "--edges", "1500", "--relations", "2", "--repeats", "1", "--batch-size", "4"]
+CLASSES = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
+STEPS = ["--channels", "8", "--layers", "1", "--only", "hetero", "--only", "metabolism"]
+# Case → the commands, and the pages that they make with how many pictures each has.
+CASES: dict[str, tuple[list[list[str]], dict[str, int]]] = {
+    "training": (
+        [["train", "run_dir=run", *LEAST], ["evaluate", "run", "--part", "val", "--html", "evaluation.html"]],
+        {"run/report.html": 3, "evaluation.html": 1},
+    ),
+    "classes": ([["train", "run_dir=run", *LEAST, *CLASSES]], {"run/report.html": 2}),
+    "strategies": ([["bench", "strategies", *BENCH, "--channels", "8", "--html", "page.html"]], {"page.html": 1}),
+    "step": ([["bench", "step", *BENCH, *STEPS, "--html", "page.html"]], {"page.html": 1}),
+    "profile": ([["profile", *LEAST, *SHORT, "--html", "page.html"]], {"page.html": 2}),
+    "compared": (
+        [["profile", "--compare", "constant", "additive", *LEAST, *SHORT, "--html", "page.html"]],
+        {"page.html": 3},
+    ),
+    "trace": ([["profile", "trace", "a.json", "--html", "page.html"]], {"page.html": 4}),
+    "traces": ([["profile", "trace", "a.json", "b.json", "--html", "page.html"]], {"page.html": 7}),
+    "graph": ([["graph", "info", "demo.cellgraph", "--html", "page.html"]], {"page.html": 2}),
+}
+WIDTHS = (1280, 390)  # a laptop, a phone
+SCHEMES = ("light", "dark")
+
+# Contrast after WCAG 2: relative luminance of sRGB; 4.5 is what small text needs.
+LOOK = """(() => {
+  const rgb = text => text.match(/[\\d.]+/g).map(Number);
+  const light = c => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => {
+    const v = c[i] / 255; return sum + w * (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4) }, 0);
+  const contrast = (a, b) => { const [x, y] = [light(rgb(a)), light(rgb(b))].sort((p, q) => q - p);
+    return (x + 0.05) / (y + 0.05) };
+  const behind = e => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+    if ((rgb(c)[3] ?? 1) > 0) return c } return 'rgb(255, 255, 255)' };
+  const all = [...document.querySelectorAll('*')], visible = e => e.getClientRects().length > 0;
+  const says = e => [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+  const texts = all.filter(e => e instanceof HTMLElement && says(e) && visible(e) && !e.closest('[aria-hidden]'));
+  const pictures = [...document.querySelectorAll('figure svg')];
+  const page = getComputedStyle(document.body).backgroundColor;
+  return {
+    title: document.title, heading: document.querySelector('h1').textContent, lang: document.documentElement.lang,
+    tables: [...document.querySelectorAll('table')].map(t => [t.querySelectorAll('thead th').length, t.rows.length]),
+    pictures: pictures.map(s => ({ name: s.getAttribute('aria-label'), role: s.getAttribute('role'),
+      title: s.querySelector('title')?.textContent, width: s.getBoundingClientRect().width,
+      height: s.getBoundingClientRect().height,
+      contrast: contrast(getComputedStyle(s).fill, behind(s)),
+      numbers: s.closest('section').querySelector('details pre')?.textContent.length ?? 0 })),
+    closed: document.querySelectorAll('details:not([open])').length,
+    lowest: texts.map(e => [contrast(getComputedStyle(e).color, behind(e)), e.tagName, e.textContent.slice(0, 60)])
+      .sort((a, b) => a[0] - b[0])[0],
+    texts: texts.length, dark: light(rgb(page)) < 0.2,
+    width: document.documentElement.scrollWidth, window: innerWidth,
+    smallest: Math.min(...texts.map(e => parseFloat(getComputedStyle(e).fontSize))),
+  }
+})()"""
+OPEN = "document.querySelectorAll('details > summary').forEach(s => s.click())"
+SHOWN = "[...document.querySelectorAll('details pre')].every(p => p.getBoundingClientRect().height > 10)"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = chromium()
+    assert program is not None
+    with Browser(program, tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pages(browser: Browser, tmp_path: Path, case: str) -> None:
+    write(tmp_path / "a.json", training(3), header())
+    write(tmp_path / "b.json", training(2, 2), header())
+    kg.demo_cell().save(tmp_path / "demo.cellgraph")
+    commands, pages = CASES[case]
+    for command in commands:
+        Started(*command, cwd=tmp_path).wait()
+    for page, width, scheme in itertools.product(pages, WIDTHS, SCHEMES):
+        tab = Tab(browser, tmp_path / page, width, scheme)
+        _look(tab, pages[page], width, scheme)
+        assert tab.complaints() == []
+        assert [url[:60] for url in tab.requests() if not url.startswith("data:")] == []
+        tab.close()
+
+
+def _look(tab: Tab, pictures: int, width: int, scheme: str) -> None:
+    found: dict[str, Any] = tab.evaluate(LOOK)
+    assert found["title"] == found["heading"] != ""
+    assert found["lang"] == "en"
+    assert found["tables"], "there is no table"
+    assert all(headings > 1 and rows > 1 for headings, rows in found["tables"])
+    assert len(found["pictures"]) == pictures
+    for picture in found["pictures"]:
+        assert picture["name"] == picture["title"] != ""
+        assert picture["role"] == "img"
+        assert picture["numbers"] > 10, f"no numbers behind {picture['name']}"
+        assert picture["height"] > 50
+        assert picture["width"] > 500, "its text could not be read"
+        assert picture["contrast"] >= 4.5
+    assert found["dark"] == (scheme == "dark")
+    assert found["lowest"][0] >= 4.5, found["lowest"]
+    assert found["texts"] > 10
+    assert found["smallest"] >= 12
+    assert found["window"] == width
+    assert found["width"] <= found["window"], "the page scrolls sideways"
+    assert found["closed"] > 0
+    tab.evaluate(OPEN)
+    opened = tab.evaluate(LOOK)
+    assert opened["closed"] == 0
+    assert tab.evaluate(SHOWN), "the numbers do not show"
+    assert opened["width"] <= opened["window"], "the page scrolls sideways with the numbers shown"
+    assert opened["lowest"][0] >= 4.5, opened["lowest"]
+
+
+def test_the_browser_would_complain(browser: Browser, tmp_path: Path) -> None:
+    """The checks above see what they are looking for."""
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<!doctype html><title>t</title><h1>t</h1><p style='color:#aaa'>pale</p><img src='http://127.0.0.1:9/x.png'>"
+        "<div style='width:2000px'>wide</div><script>console.warn('careful'); undefined_name</script>"
+    )
+    tab = Tab(browser, page, 1280, "light")
+    found = tab.evaluate(LOOK)
+    assert found["lowest"][0] < 4.5
+    assert found["width"] > found["window"]
+    complaints = " ".join(tab.complaints())
+    assert "careful" in complaints
+    assert "undefined_name is not defined" in complaints
+    assert json.dumps(tab.requests()) == '["http://127.0.0.1:9/x.png"]'
+    tab.close()
