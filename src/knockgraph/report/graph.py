@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from knockgraph.graph import CellGraph
 from knockgraph.graph.summary import degree_counts
 from knockgraph.report import page, plots
 
-_INK = "#101418"  # not black, which takes the colour of the page: it stands on coloured cells
 HEADINGS = (
     "relation",
     "genes touched",
@@ -89,8 +89,7 @@ def _degrees(counts: dict[str, list[tuple[int, int]]]) -> str:
     from matplotlib import pyplot as plt
 
     figure, axes = plots._axes(4.2)
-    colors = plt.get_cmap("tab20").colors
-    for k, (name, points) in enumerate(counts.items()):
+    for (name, points), color in zip(counts.items(), itertools.cycle(plots.PALETTE), strict=False):
         if not points:
             continue
         total = sum(genes for _, genes in points)
@@ -98,10 +97,10 @@ def _degrees(counts: dict[str, list[tuple[int, int]]]) -> str:
         for _, genes in points:
             at_least.append(left / total)
             left -= genes
-        axes.loglog([d for d, _ in points], at_least, drawstyle="steps-pre", color=colors[k % 20], label=name)
+        axes.loglog([d for d, _ in points], at_least, drawstyle="steps-pre", color=color, label=name)
     axes.set_xlabel("neighbours")
     axes.set_ylabel("share of genes with at least so many")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=9)
     return plots._svg(figure, plt)
 
 
@@ -115,13 +114,15 @@ def _overlap(summary: dict[str, Any]) -> str:
         for name, others in summary["overlap"].items()
     ]
     figure, axes = plots._axes(0.45 * len(names) + 2.2)
-    axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(names)), names, rotation=35, ha="right", fontsize=8)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
+    # One colour, more or less transparent: the page shines through where nothing is shared, light or dark.
+    blue = [int(plots.PALETTE[0][i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    axes.imshow([[(*blue, value) for value in row] for row in share], aspect="auto")
+    axes.set_xticks(range(len(names)), names, rotation=35, ha="right", fontsize=9)
+    axes.set_yticks(range(len(names)), names, fontsize=9)
     for i, row in enumerate(share):
         for j, value in enumerate(row):
             axes.annotate(
-                f"{value:.0%}", (j, i), ha="center", va="center", fontsize=7, color="white" if value > 0.6 else _INK
+                f"{value:.0%}", (j, i), ha="center", va="center", fontsize=9, color="white" if value > 0.6 else "black"
             )
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)

@@ -13,7 +13,7 @@ _STYLE = """
   :root { --ink: #f0f6fc; --dim: #9198a1; --paper: #0d1117; --line: #3d444d; --card: #161b22 }
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-       max-width: 62rem; padding: 1.5rem 1rem 4rem }
+       max-width: 68rem; padding: 1.5rem 1rem 4rem }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem } p { margin: .4rem 0 }
 .dim { color: var(--dim) }
 .scroll { overflow-x: auto }
@@ -21,23 +21,32 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
                                  background: var(--paper) }
+td.long { white-space: normal; min-width: 16rem }
 figure { margin: .5rem 0; background: var(--card); border-radius: 8px; padding: .6rem; overflow-x: auto }
-figure svg { width: 100%; height: auto; display: block; fill: currentColor }
+figure svg { width: 100%; max-width: 60rem; height: auto; display: block; fill: currentColor }
 details { margin: .6rem 0 } summary { cursor: pointer; color: var(--dim) }
 pre { overflow: auto; max-height: 30rem; font-size: .8rem; background: var(--card); padding: .8rem; border-radius: 8px }
 @media (max-width: 40rem) { /* a phone: pictures keep a size that can be read and scroll, names of rows wrap and stay */
   figure svg { width: 36rem }
   th, td { padding: .3rem .45rem }
-  th:first-child, td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 38vw }
+  th:first-child, td:first-child { white-space: normal; overflow-wrap: break-word; min-width: 7rem; max-width: 38vw }
 }
 """
 
 
+_LONG = 48  # characters: a longer cell may take several lines
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table; the first column is text, the others numbers."""
+    """An HTML table; the first column is text, where blanks in front indent, the others are numbers or short texts."""
     head = "".join(f"<th>{escape(h)}</th>" for h in headings)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    start = "<td>" if len(text) <= _LONG else '<td class="long">'
+    return f"{start}{'&nbsp;' * (len(text) - len(text.lstrip()))}{escape(text.lstrip())}</td>"
 
 
 def figure(svg: str, about: str) -> str:

@@ -105,8 +105,9 @@ def _colors(traces: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _legend(colors: dict[str, str]) -> str:
+    mark = '<span aria-hidden="true" style="color:{}">■</span>'
     marks = "".join(
-        f'<span style="white-space:nowrap"><span aria-hidden="true" style="color:{color}">■</span> {escape(name)}</span>&emsp;'
+        f'<span style="white-space:nowrap">{mark.format(color)} {escape(name)}</span>&emsp;'
         for name, color in colors.items()
     )
     return f'<p style="font-size:.8rem;line-height:1.7">{marks}</p>'
