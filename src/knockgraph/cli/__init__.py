@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
-from typing import Annotated
+import threading
+from typing import Annotated, NoReturn
 
 import typer
 from rich.markup import escape
@@ -17,6 +19,8 @@ from knockgraph.cli.screen import screen_app
 from knockgraph.cli.terminal import HELP, Json, err, out, write_json
 from knockgraph.cli.train import baselines, evaluate, predict, train
 from knockgraph.errors import KnockgraphError
+
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a full disk, or a limit that comes to the same
 
 app = typer.Typer(help="Graph neural networks on each gene deletion's own copy of one shared cell graph.", **HELP)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
@@ -70,6 +74,8 @@ def main() -> None:
     """Entry point: errors become one sentence and a non-zero exit code."""
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
+    if not debug:
+        threading.excepthook = _quiet_when_full
     try:
         app()
     except KnockgraphError as error:
@@ -80,9 +86,25 @@ def main() -> None:
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(130)
+    except OSError as error:
+        if debug or error.errno not in _NO_ROOM:
+            _unexpected(error, debug)
+        where = escape(str(error.filename)) if error.filename else "the output, or a file of the run"
+        err.print(f"[red]error:[/] cannot write {where}: {str(error.strerror).lower()}; make room and run it again")
+        sys.exit(1)
     except Exception as error:
-        if debug:
-            raise
-        what = escape(f"{type(error).__name__}: {error}")
-        err.print(f"[red]internal error:[/] {what}; run the command again with --debug and report what it shows")
-        sys.exit(70)
+        _unexpected(error, debug)
+
+
+def _unexpected(error: Exception, debug: bool) -> NoReturn:
+    if debug:
+        raise error
+    what = escape(f"{type(error).__name__}: {error}")
+    err.print(f"[red]internal error:[/] {what}; run the command again with --debug and report what it shows")
+    sys.exit(70)
+
+
+def _quiet_when_full(failed: threading.ExceptHookArgs) -> None:
+    """A thread that writes beside us (TensorBoard's) hands its full disk on to us; its traceback would be noise."""
+    if getattr(failed.exc_value, "errno", None) not in _NO_ROOM:
+        threading.__excepthook__(failed)

@@ -12,6 +12,7 @@ is read, and a damaged length does not make the reader run past the end of the f
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -91,33 +92,40 @@ class MaskStore:
         self._claim(folder, needed)
         # The map is only address space; the file grows as it is filled, and records may be larger than the typical one.
         map_size = max(2 * needed, min(shutil.disk_usage(folder).free, 2**40)) + 2**26
-        environment = lmdb.open(str(folder), map_size=map_size, subdir=True, lock=False)
         try:
-            pending = 0
-            transaction = environment.begin(write=True)
-            for genes in sets:
-                value = record(genes)
-                transaction.put(key := _key(genes), self._sealed(key, value))
-                pending += len(value)
-                if pending >= _COMMIT_EVERY:
-                    transaction.commit()
-                    transaction, pending = environment.begin(write=True), 0
-            transaction.commit()
-            environment.sync(True)
-        except lmdb.Error as error:
-            raise KnockgraphError(f"cannot write the store in {folder}: {error}") from error
-        finally:
-            environment.close()
-        with (folder / "data.mdb").open("ab") as file:
-            # LMDB trusts the 16-bit offsets in its pages; a damaged one must not lead past the end of the file, where
-            # the process would be killed instead of the damage being noticed.
-            file.write(bytes(MARGIN))
-            file.flush()
-            os.fsync(file.fileno())
+            with contextlib.closing(lmdb.open(str(folder), map_size=map_size, subdir=True, lock=False)) as environment:
+                self._fill(environment, sets, record)
+            with (folder / "data.mdb").open("ab") as file:
+                # LMDB trusts the 16-bit offsets in its pages; a damaged one must not lead past the end of the file,
+                # where the process would be killed instead of the damage being noticed.
+                file.write(bytes(MARGIN))
+                file.flush()
+                os.fsync(file.fileno())
+        except (lmdb.Error, OSError) as error:
+            (folder / "data.mdb").unlink(missing_ok=True)  # half a store would only fill the disk
+            raise KnockgraphError(
+                f"cannot write the store in {folder}: {error}; make room on the disk, or use node-mask, which stores "
+                "nothing"
+            ) from error
         with atomic_write(folder / "manifest.json") as part:
             size = (folder / "data.mdb").stat().st_size
             part.write_text(json.dumps({**self.identity, "records": len(sets), "bytes": size}, indent=1))
         self.use(folder)
+
+    def _fill(
+        self, environment: Any, sets: list[npt.NDArray[np.int32]], record: Callable[[npt.NDArray[np.int32]], bytes]
+    ) -> None:
+        pending = 0
+        transaction = environment.begin(write=True)
+        for genes in sets:
+            value = record(genes)
+            transaction.put(key := _key(genes), self._sealed(key, value))
+            pending += len(value)
+            if pending >= _COMMIT_EVERY:
+                transaction.commit()
+                transaction, pending = environment.begin(write=True), 0
+        transaction.commit()
+        environment.sync(True)
 
     def _claim(self, folder: Path, needed: int) -> None:
         """Make ``folder`` ready for writing, or refuse it."""
@@ -153,7 +161,7 @@ class MaskStore:
             raise NotPreparedError(
                 f"{folder} holds no finished store (no manifest.json); call strategy.prepare(genotypes, directory)"
             ) from error
-        except (ValueError, RecursionError) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise FileFormatError(f"{folder}/manifest.json is damaged ({error}); prepare the store again") from error
         if not isinstance(manifest, dict):
             raise FileFormatError(f"{folder}/manifest.json is damaged (not an object); prepare the store again")

@@ -1,0 +1,136 @@
+"""A disk that fills up while a command writes: one sentence, a non-zero exit code, nothing lost, nothing half-written.
+
+Two kinds of full disk: a limit on the size of files, which needs no rights, and a file system of a few kilobytes.
+"""
+
+import resource
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from training_runs import LEAST, Started, run
+
+from knockgraph import CellGraph, demo_cell
+from knockgraph.train import checkpoints
+
+STORED = [*LEAST, "strategy=stored-masks"]  # of a model that never asks a worker for masks
+
+
+def limit(size: int) -> None:
+    """No file may grow larger; without the signal, a write fails as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands read."""
+    folder = tmp_path_factory.mktemp("made")
+    run("train", f"run_dir={folder / 'run'}", *LEAST)
+    run("graph", "build", "--preset", "demo", "-o", "demo.cellgraph", cwd=folder)
+    run("screen", "import", "demo", "--experiments", "400", "-o", "demo.parquet", cwd=folder)
+    (folder / "genes.txt").write_text("\n".join(demo_cell().genes.names[:80]))
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(*arguments: str, size: int, cwd: Path) -> str:
+    done = Started(*arguments, cwd=cwd, before=partial(limit, size)).wait(1)
+    assert done.stderr.startswith("error: cannot write ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("size", "arguments"),
+    [
+        (4000, ["graph", "build", "--preset", "demo", "-o", "OUT.cellgraph"]),
+        (2000, ["screen", "import", "demo", "--experiments", "400", "-o", "OUT.parquet"]),
+        (2000, ["screen", "split", "{made}/demo.parquet", "-o", "OUT.split"]),
+        (4000, ["predict", "{made}/run", "--all-pairs", "{made}/genes.txt", "-o", "OUT.parquet"]),
+        (4000, ["predict", "{made}/run", "--all-pairs", "{made}/genes.txt", "-o", "OUT.csv"]),
+        (2000, ["graph", "info", "{made}/demo.cellgraph", "--json", "OUT.json"]),
+        (200, ["graph", "info", "{made}/demo.cellgraph"]),  # what is printed goes to a file here
+    ],
+)
+@pytest.mark.parametrize("before", ["", "an earlier file"])
+def test_what_was_there_stays(before: str, size: int, arguments: list[str], made: Path, tmp_path: Path) -> None:
+    words = [word.format(made=made) for word in arguments]
+    out = next((word for word in words if word.startswith("OUT")), None)
+    if before and out:
+        (tmp_path / out).write_text(before)
+    said = refused(*words, size=size, cwd=tmp_path)
+    assert out is None or out in said
+    assert "file too large" in said
+    assert contents(tmp_path) == ({out: before.encode()} if before and out else {})
+
+
+def test_a_run_that_cannot_be_written(tmp_path: Path) -> None:
+    """At each of these sizes another file of the run is the one that fails; with room the run then starts."""
+    for size, file in ((300, "config.yaml"), (4000, "cell.cellgraph")):
+        assert file in refused("train", f"run_dir={tmp_path / 'run'}", *LEAST, size=size, cwd=tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+    run("train", f"run_dir={tmp_path / 'run'}", *LEAST)
+    assert (tmp_path / "run" / "result.json").is_file()
+
+
+def test_a_mask_store_that_cannot_be_written(tmp_path: Path) -> None:
+    said = refused("train", f"run_dir={tmp_path / 'run'}", *STORED, size=200_000, cwd=tmp_path)
+    assert "make room on the disk, or use node-mask" in said
+    assert contents(tmp_path / "run" / "store") == {}
+    run("train", f"run_dir={tmp_path / 'run'}", *STORED)
+    assert sorted(contents(tmp_path / "run" / "store")) == ["data.mdb", "manifest.json"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Mounted anew with ``mount``; ``disk`` is only the place."""
+    if shutil.which("mount") is None or not mounted(tmp_path, 64):
+        pytest.skip("needs the right to mount a tmpfs")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def mounted(place: Path, kilobytes: int) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(place)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+# 88 and 92: TensorBoard's files; 104: the first checkpoint; 144: the best one; 184 and 204: results and report.
+SIZES = [88, 104, 184]
+
+
+def train_on(disk: Path, kilobytes: int) -> None:
+    """Fill a disk by training; then give it room and go on."""
+    subprocess.run(["mount", "-o", f"remount,size={kilobytes}k", str(disk)], check=True)
+    options = [f"run_dir={disk / 'run'}", *LEAST, "trainer.checkpoint_every_n_steps=1"]
+    done = Started("train", *options).wait(1)
+    assert done.stderr.startswith("error: cannot write ")
+    assert done.stderr.count("\n") == 1
+    assert "no space left on device" in done.stderr
+    assert not list(disk.rglob("*.part"))
+    for path in (disk / "run" / "checkpoints").glob("*.ckpt"):
+        checkpoints.load(path)
+    subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
+    saved = checkpoints.any_saved(disk / "run" / "checkpoints")
+    run("train", *options, *(["resume=true"] if saved else []))
+    assert (disk / "run" / "report.html").is_file()
+    assert CellGraph.load(disk / "run" / "cell.cellgraph") == demo_cell()
+
+
+@pytest.mark.parametrize("kilobytes", SIZES)
+def test_a_small_disk(kilobytes: int, disk: Path) -> None:
+    train_on(disk, kilobytes)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kilobytes", range(72, 232, 8))
+def test_small_disks(kilobytes: int, disk: Path) -> None:
+    train_on(disk, kilobytes)
