@@ -8,7 +8,9 @@ import torch
 
 from knockgraph import ops
 from knockgraph.errors import GraphError, StrategyError
+from knockgraph.ops import operator as operator_module
 from knockgraph.ops._backends import resolve_backend
+from knockgraph.ops._split_sum_op import split_sum
 from knockgraph.ops.operator import CsrTable
 
 REDUCTIONS = ("sum", "mean", "max", "min")
@@ -320,3 +322,59 @@ def test_backend_by_device_and_installation(monkeypatch):
 def test_importing_does_not_import_triton():
     code = "import sys, knockgraph.ops; sys.exit('triton' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("dense", [[0], [1, 2], [0, 3, 4, 5], [0, 1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("masks", ["keep", "factors", "none"])
+def test_crowded_relations_as_dense_matrices(dense, masks, cases, relative):
+    case = cases["stacked"]
+    split = case.operator().split(dense, torch.float64)
+    assert sum(matrix.shape[0] for matrix in split.matrices) == len(dense) * case.num_destinations
+    scale_in, scale_out = {
+        "keep": (case.keep_in, case.keep_out),
+        "factors": (case.keep_in.double() * 0.7, torch.rand(6, *case.keep_out.shape) * case.keep_out),
+        "none": (None, None),
+    }[masks]
+    x = case.features().requires_grad_()
+    flat = None if scale_out is None else scale_out.flatten(0, -2)
+    y = split_sum(split, x, scale_in, flat, "torch").view(6, case.num_destinations, case.batch, -1)
+    copy = case.features().requires_grad_()
+    expected = ops.spmm(case.operator(), copy, scale_in=scale_in, scale_out=scale_out, backend="torch")
+    assert relative(y, expected) <= 1e-12
+    y.backward(case.gradient())
+    expected.backward(case.gradient())
+    assert relative(x.grad, copy.grad) <= 1e-12
+
+
+def test_the_dense_form_can_be_differentiated_twice_and_checked(cases):
+    case = cases["stacked-symmetric"]
+    split = case.operator().split([1], torch.float64)
+    arguments = [split.sparse.ptr, split.sparse.indices, split.sparse.order]
+    arguments += [split.sparse_transposed.ptr, split.sparse_transposed.indices, split.sparse_transposed.order]
+    x, keep = case.features().requires_grad_(), case.keep_in
+    torch.library.opcheck(
+        torch.ops.knockgraph.split_sum.default,
+        (*arguments, split.matrices, split.first, x, keep, keep, "torch"),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )
+    assert torch.autograd.gradcheck(lambda x: split_sum(split, x, keep, keep, "torch"), x)
+    assert torch.autograd.gradgradcheck(lambda x: split_sum(split, x, keep, keep, "torch"), x)
+
+
+def test_which_relations_are_crowded(monkeypatch, cases):
+    """By share of the possible edges, and only in half precision and without weights."""
+    monkeypatch.setattr(operator_module, "_CROWDED_EDGES", 10)
+    case = cases["stacked"]
+    monkeypatch.setattr(operator_module, "_CROWDED_SHARE", 0.2)
+    operator, half = case.operator(), case.features(torch.bfloat16)
+    crowded = [r for r, edges in enumerate(case.edges) if edges.shape[1] >= 0.2 * 13 * 13]
+    assert crowded == [0, 1]
+    split = operator.split_for(half)
+    assert split is not None
+    assert [matrix.shape for matrix in split.matrices] == [(26, 16)]
+    assert split.first == [0]
+    assert operator.split_for(half) is split
+    assert operator.nbytes > split.matrices[0].nbytes
+    assert operator.split_for(half.float()) is None
+    assert cases["stacked-weighted"].operator().split_for(half) is None
+    assert operator.to("cpu")._split == {}

@@ -126,3 +126,28 @@ def test_autocast_and_compile_on_cuda(backend, cases, relative):
     assert relative(y, case.reference(case.features(), "sum", case.keep_in, case.keep_out)) <= 8e-3
     y.float().sum().backward()
     assert x.grad.dtype == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_crowded_relations_on_a_gpu(reduce, relative):
+    """Two dense relations among three, against the same sums in float64."""
+    genes, batch, channels = 3001, 5, 64
+    generator = torch.Generator().manual_seed(0)
+    edges = [
+        (torch.rand(genes, genes, generator=generator) < p).nonzero().t().contiguous() for p in (0.03, 0.002, 0.02)
+    ]
+    operator = ops.SparseOperator.stack(edges, genes).to("cuda")
+    keep = (torch.rand(genes, batch, generator=generator) > 0.01).cuda()
+    x = torch.randn(genes, batch, channels, generator=generator).bfloat16().cuda().requires_grad_()
+    grad = torch.randn(3, genes, batch, channels, generator=generator).bfloat16().cuda()
+    y = ops.spmm(operator, x, scale_in=keep, scale_out=keep, reduce=reduce)
+    assert [matrix.shape[0] for matrix in operator.split_for(x).matrices] == [genes, genes]
+    y.backward(grad)
+    exact = x.detach().double().requires_grad_()
+    expected = ops.spmm(operator, exact, scale_in=keep, scale_out=keep, reduce=reduce)
+    expected.backward(grad.double())
+    assert relative(y, expected) <= 8e-3
+    assert relative(x.grad, exact.grad) <= 1.6e-2
+    assert (y[:, ~keep] == 0).all()
+    assert (x.grad[~keep] == 0).all()

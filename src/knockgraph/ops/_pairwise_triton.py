@@ -20,12 +20,13 @@ import triton.language as tl
 from torch import Tensor
 
 from knockgraph.ops._gelu_triton import gelu, gelu_and_slope, rounded_anyway
+from knockgraph.ops._partial_sums import apart, partial_sums, parts_of
 
 # Rows of a tile, warps and pipeline stages of the kernels, from a sweep on an H200 (docs/speed.md).
 FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
-BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 168}
+BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
 MAPS = {"TILE": 128, "num_warps": 4, "num_stages": 2}
-MEAN = {"TILE": 128, "num_warps": 4, "num_stages": 1}
+MEAN = {"TILE": 64, "num_warps": 4, "num_stages": 1}
 STATES = {"TILE": 128, "num_warps": 4, "num_stages": 3}
 SHARES = 35
 """Programs among which the rows of one pair are shared out in the backward pass."""
@@ -135,7 +136,7 @@ def _grad_of_pairs(
     d_c_in,
     d_s_out,
     rows,
-    PAIRS: tl.constexpr,
+    per_share,
     C: tl.constexpr,
     K: tl.constexpr,
     COUNTED: tl.constexpr,
@@ -192,11 +193,12 @@ def _grad_of_pairs(
         g_out = tl.dot(tl.trans(do), t, g_out, input_precision=PRECISION)
         d_t = tl.dot(do, tl.trans(wo), input_precision=PRECISION) * t_slope
         tl.store(at, d_t.to(kind), mask=inside)
-    to = share_number * PAIRS + p
-    tl.store(d_out + to * K * C + k[None, :] * C + c[:, None], g_out)
-    tl.store(d_s_in + to * C * K + in_ck, g_s_in)
-    tl.store(d_c_in + to * K + k, g_c_in)
-    tl.store(d_s_out + to * K + k, g_s_out)
+    to = share_number * per_share
+    tl.store(d_out + to + p * K * C + k[None, :] * C + c[:, None], g_out)
+    to += p * (C + 2) * K  # the scorer's sums of one pair lie side by side
+    tl.store(d_s_in + to + in_ck, g_s_in)
+    tl.store(d_c_in + to + k, g_c_in)
+    tl.store(d_s_out + to + k, g_s_out)
 
 
 @triton.jit
@@ -210,7 +212,7 @@ def _grad_of_first_maps(
     d_second,
     d_b_in,
     rows,
-    PAIRS: tl.constexpr,
+    per_share,
     C: tl.constexpr,
     K: tl.constexpr,
     COUNTED: tl.constexpr,
@@ -243,10 +245,10 @@ def _grad_of_first_maps(
         g_first = tl.dot(tl.trans(h_i), d_t, g_first, input_precision=PRECISION)
         g_second = tl.dot(tl.trans(h_j), d_t, g_second, input_precision=PRECISION)
         g_b_in += tl.sum(d_t.to(tl.float32), 0)
-    to = share_number * PAIRS + p
-    tl.store(d_first + to * C * K + in_ck, g_first)
-    tl.store(d_second + to * C * K + in_ck, g_second)
-    tl.store(d_b_in + to * K + k, g_b_in)
+    to = share_number * per_share
+    tl.store(d_first + to + p * C * K + in_ck, g_first)
+    tl.store(d_second + to + p * C * K + in_ck, g_second)
+    tl.store(d_b_in + to + p * K + k, g_b_in)
 
 
 @triton.jit
@@ -257,7 +259,9 @@ def _grad_of_mean(
     s_out,
     count,
     dy,
+    y,
     lse,
+    dy_narrow,
     delta,
     d_mean,
     d_s_in,
@@ -273,7 +277,9 @@ def _grad_of_mean(
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The identity among the pairs: the mean of the states."""
+    """The identity among the pairs: the mean of the states. Comes first, and leaves for the others ``dy`` in h's type
+    and ``delta = Σ_channels dy · y``.
+    """
     share_number = tl.program_id(0)
     real = rows
     if COUNTED:
@@ -298,13 +304,17 @@ def _grad_of_mean(
         for r in range(0, R):
             o += tl.load(h + r * step + place, mask=inside, other=0.0).to(tl.float32)
         o = o / R
-        grad = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
+        grad = tl.load(dy + place, mask=inside, other=0.0).to(kind)
+        tl.store(dy_narrow + place, grad, mask=inside)
+        grad = grad.to(tl.float32)
+        of_row = tl.sum(grad * tl.load(y + place, mask=inside, other=0.0), 1)
+        tl.store(delta + row, of_row, mask=here)
         along = tl.sum(o * grad, 1)
         o = o.to(kind)
         q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
         score = tl.sum(q * scorer_out[None, :], 1)
         share = tl.where(here, tl.exp(score - tl.load(lse + row, mask=here, other=0.0)), 0.0)
-        d_score = share * (along - tl.load(delta + row, mask=here, other=0.0))
+        d_score = share * (along - of_row)
         g_s_out += tl.sum(d_score[:, None] * q, 0)
         dq = d_score[:, None] * scorer_out[None, :] * q_slope
         g_c_in += tl.sum(dq, 0)
@@ -312,9 +322,10 @@ def _grad_of_mean(
         g_s_in = tl.dot(tl.trans(o), dq, g_s_in, input_precision=PRECISION)
         do = tl.dot(dq, tl.trans(scorer), share[:, None] * grad, input_precision=PRECISION)
         tl.store(d_mean + place, (do / R).to(kind), mask=inside)
-    tl.store(d_s_in + share_number * C * K + in_ck, g_s_in)
-    tl.store(d_c_in + share_number * K + k, g_c_in)
-    tl.store(d_s_out + share_number * K + k, g_s_out)
+    to = share_number * (C + 2) * K
+    tl.store(d_s_in + to + in_ck, g_s_in)
+    tl.store(d_c_in + to + k, g_c_in)
+    tl.store(d_s_out + to + k, g_s_out)
 
 
 @triton.jit
@@ -389,7 +400,7 @@ def mix_pairs_grad(
     pairs: Tensor,
     slots: Tensor,
     dy: Tensor,
-    delta: Tensor,
+    y: Tensor,
     lse: Tensor,
     t: Tensor,
 ) -> tuple[Tensor, ...]:
@@ -403,30 +414,33 @@ def mix_pairs_grad(
         slots: int32 [relations, relations + 1], for each relation where it takes part: ``pair`` as the first of the
             two, ``pair + number of pairs`` as the second.
         dy: Gradient of the mixture, [rows, channels].
-        delta: ``Σ_channels dy · y`` in float32, [rows].
-        lse: From the forward pass, and so is the next.
+        y: The mixture, from the forward pass, and so are the next two.
+        lse: As above.
         t: As above.
     """
     relations, rows, channels = h.shape
-    number = weights[0].shape[0]
+    number, _, hidden = weights[0].shape
     shape = _shape(h, weights, count)
-    dy = dy.to(h.dtype).contiguous()
-    d_mean = torch.empty(rows, channels, dtype=h.dtype, device=h.device)
+    delta = torch.empty_like(lse)
+    narrow, d_mean = (torch.empty(rows, channels, dtype=h.dtype, device=h.device) for _ in range(2))
     dh = torch.empty_like(h)
     shares = h.new_empty(number, rows)
-    scorer, by_pair = weights[5:], [w.new_empty(SHARES, *w.shape, dtype=torch.float32) for w in weights[:4]]
-    of_scorer = [w.new_empty(SHARES, number, *w.shape, dtype=torch.float32) for w in scorer]
-    of_mean = [w.new_empty(MEAN_SHARES, *w.shape, dtype=torch.float32) for w in scorer]
+    by_pair = (*(w.shape for w in weights[:4]), (number, (channels + 2) * hidden))
+    of_scorer = ((channels, hidden), (hidden,), (hidden,))
+    of_pairs, (first, second, bias_in, out, scorer) = partial_sums(h, SHARES, *by_pair)
+    of_mean, scorer_of_mean = partial_sums(h, MEAN_SHARES, *of_scorer)
     with torch.cuda.device_of(h):
         _grad_of_mean[(MEAN_SHARES,)](
             h,
-            *scorer,
+            *weights[5:],
             count,
             dy,
+            y,
             lse,
+            narrow,
             delta,
             d_mean,
-            *of_mean,
+            *scorer_of_mean,
             rows,
             R=relations,
             SHARES=MEAN_SHARES,
@@ -436,33 +450,46 @@ def mix_pairs_grad(
         _grad_of_pairs[(number, SHARES)](
             *weights[3:],
             count,
-            dy,
+            narrow,
             lse,
             delta,
             t,
             shares,
-            by_pair[3],
-            *of_scorer,
+            out,
+            *parts_of(scorer, *of_scorer),
             rows,
-            PAIRS=number,
+            of_pairs.shape[1],
             SHARES=SHARES,
             **shape,
             **BACKWARD,
         )
         _grad_of_first_maps[(number, SHARES)](
-            h, t, pairs[0], pairs[1], count, *by_pair[:3], rows, PAIRS=number, SHARES=SHARES, **shape, **MAPS
+            h,
+            t,
+            pairs[0],
+            pairs[1],
+            count,
+            first,
+            second,
+            bias_in,
+            rows,
+            of_pairs.shape[1],
+            SHARES=SHARES,
+            **shape,
+            **MAPS,
         )
         _grad_of_states[(relations, triton.cdiv(rows, STATES["TILE"]))](
             t, d_mean, torch.cat(weights[:2]), slots, count, dh, rows, R=relations, PAIRS=number, **shape, **STATES
         )
+    first, second, bias_in, out, scorer = parts_of(of_pairs.sum(0), *by_pair)
     # do = share · dy + dq Sᵀ, summed over the rows: a product with the shares, and one with what dq summed up to.
     if count is not None:  # the others are not there
         shares = torch.where(torch.arange(rows, device=h.device) < count, shares, shares.new_zeros(()))
-        dy = torch.where((torch.arange(rows, device=h.device) < count).unsqueeze(1), dy, dy.new_zeros(()))
-    d_bias = (shares @ dy).float() + of_scorer[1].sum(0) @ scorer[0].float().t()
-    first, second, bias_in, out = (part.sum(0) for part in by_pair)
-    of_scorer = [part.sum((0, 1)) + other.sum(0) for part, other in zip(of_scorer, of_mean, strict=True)]
-    return dh, first, second, bias_in, out, d_bias, *of_scorer
+        narrow = torch.where((torch.arange(rows, device=h.device) < count).unsqueeze(1), narrow, narrow.new_zeros(()))
+    d_bias = torch.addmm((shares @ narrow).float(), parts_of(scorer, *of_scorer)[1], weights[5].float().t())
+    of_all = parts_of(scorer.sum(0) + of_mean.sum(0), *of_scorer)
+    first, second, bias_in, out, *of_all = apart([first, second, bias_in, out, *of_all])
+    return dh, first, second, bias_in, out, d_bias, *of_all
 
 
 def _shape(h: Tensor, weights: tuple[Tensor, ...], count: Tensor | None) -> dict[str, Any]:

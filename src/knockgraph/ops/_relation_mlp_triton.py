@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from knockgraph.ops._gelu_triton import gelu, gelu_and_slope, rounded_anyway
+from knockgraph.ops._partial_sums import apart, partial_sums, parts_of
 from knockgraph.ops._row_norm_triton import normalised
 
 # Rows of a tile, warps and pipeline stages, from a sweep on an H200 (docs/speed.md).
@@ -26,7 +27,7 @@ FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
 # SHARES: programs among which the rows of one relation are shared out in the backward pass, all at work at once.
 BACKWARD = {"SHARES": 58, "TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
 # The last map of the MLP starts with norm and activation and needs more registers.
-BACKWARD_LAST = {"SHARES": 44, "TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 168}
+BACKWARD_LAST = {"SHARES": 44, "TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
 
 
 @triton.jit
@@ -101,6 +102,7 @@ def _backward(
     d_scale,
     d_shift,
     rows,
+    per_share,
     R: tl.constexpr,
     C: tl.constexpr,
     FIRST: tl.constexpr,
@@ -112,7 +114,10 @@ def _backward(
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Through one linear map, from ``dy`` to ``dh``, which may be the same memory; the last starts with the norm."""
+    """Through one linear map, from ``dy`` to ``dh``, which may be the same memory; the last starts with the norm.
+
+    Each share's sums lie ``per_share`` numbers after those of the share before.
+    """
     r = tl.program_id(0)
     share = tl.program_id(1)
     real = rows
@@ -164,14 +169,14 @@ def _backward(
         else:
             d_in = d_in * slope
         tl.store(dh + here, d_in.to(kind), mask=inside)
-    to = share * R + r
-    tl.store(d_weight + to * C * C + in_cc, g)
-    tl.store(d_bias + to * C + c, b)
+    to = share * per_share
+    tl.store(d_weight + to + r * C * C + in_cc, g)
+    tl.store(d_bias + to + r * C + c, b)
     if FIRST:
-        tl.store(d_eps + to, tl.sum(g_eps, 0))
+        tl.store(d_eps + to + r, tl.sum(g_eps, 0))
     if LAST and NORM:
-        tl.store(d_scale + to * C + c, g_scale)
-        tl.store(d_shift + to * C + c, g_shift)
+        tl.store(d_scale + to + r * C + c, g_scale)
+        tl.store(d_shift + to + r * C + c, g_shift)
 
 
 @triton.jit
@@ -251,16 +256,13 @@ def backward(
     layers, relations, channels, _ = weight.shape
     rows = neighbours.shape[1]
     dh, d_own = torch.empty_like(neighbours), torch.empty_like(own)
-
-    def sums(layers: int, config: dict[str, int], *shape: int) -> Tensor:
-        return torch.empty(layers, config["SHARES"], relations, *shape, dtype=torch.float32, device=dh.device)
-
-    of_weight, of_bias = (
-        (*sums(layers - 1, BACKWARD, *shape), *sums(1, BACKWARD_LAST, *shape))
-        for shape in ((channels, channels), (channels,))
+    weights, vectors = (relations, channels, channels), (relations, channels)
+    of_last, (last_weight, last_bias, d_scale, d_shift, last_eps) = partial_sums(
+        dh, BACKWARD_LAST["SHARES"], weights, vectors, vectors, vectors, (relations,)
     )
-    d_scale, d_shift = sums(2, BACKWARD_LAST, channels)
-    d_eps = sums(1, BACKWARD_LAST if layers == 1 else BACKWARD)[0]
+    of_rest, (rest_weight, rest_bias, rest_eps) = partial_sums(
+        dh, BACKWARD["SHARES"], (layers - 1, *weights), (layers - 1, *vectors), (relations,)
+    )
     scale, shift = (None, None) if norm is None else norm
     shape = _shape(weight, norm, count)
     del shape["LAYERS"]
@@ -280,12 +282,13 @@ def backward(
                 z[max(layer - 1, 0)],
                 dy if last else dh,
                 dh,
-                d_eps,
-                of_weight[layer],
-                of_bias[layer],
+                last_eps if last else rest_eps,
+                last_weight if last else rest_weight[:, layer],
+                last_bias if last else rest_bias[:, layer],
                 d_scale,
                 d_shift,
                 rows,
+                (of_last if last else of_rest).shape[1],
                 FIRST=layer == 0,
                 LAST=last,
                 **shape,
@@ -295,9 +298,16 @@ def backward(
         _sum_own[(triton.cdiv(rows, tile),)](
             dh, eps, count, d_own, rows, R=relations, C=channels, COUNTED=count is not None, TILE=tile
         )
-    norm_grads = (None, None) if norm is None else (d_scale.sum(0), d_shift.sum(0))
-    d_weight, d_bias = (torch.stack([of_map.sum(0) for of_map in maps]) for maps in (of_weight, of_bias))
-    return d_own, dh, d_eps.sum(0), d_weight, d_bias, *norm_grads
+    of_last_map = parts_of(of_last.sum(0), weights, vectors, vectors, vectors, (relations,))
+    of_rest_maps = parts_of(of_rest.sum(0), (layers - 1, *weights), (layers - 1, *vectors), (relations,))
+    d_weight, d_bias = (d_scale.new_empty(layers, *shape) for shape in (weights, vectors))
+    d_scale, d_shift, d_eps = (d_scale.new_empty(shape) for shape in (vectors, vectors, (relations,)))
+    apart(
+        [*of_last_map[:4], *of_rest_maps[:2], (of_last_map if layers == 1 else of_rest_maps)[-1]],
+        [d_weight[-1], d_bias[-1], d_scale, d_shift, d_weight[:-1], d_bias[:-1], d_eps],
+    )
+    norm_grads = (None, None) if norm is None else (d_scale, d_shift)
+    return d_own, dh, d_eps, d_weight, d_bias, *norm_grads
 
 
 def _shape(weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]:

@@ -279,15 +279,16 @@ def csr_extreme_grad(transposed: CsrTable, index: Tensor, grad: Tensor, arg: Ten
     return out
 
 
-def scale_rows(x: Tensor, scale: Tensor, fill: float = 0.0) -> Tensor:
+def scale_rows(x: Tensor, scale: Tensor, fill: float = 0.0, out: Tensor | None = None) -> Tensor:
     """``scale ⊙ x`` in one pass, ``fill`` where the scale is zero.
 
     Args:
         x: [k * rows, batch, channels], contiguous.
         scale: Bool or floating [rows, batch], repeated k times.
         fill: Value of the entries that are left out.
+        out: Where the result goes, contiguous; may be ``x`` itself.
     """
-    y = torch.empty_like(x)
+    y = torch.empty_like(x) if out is None else out
     columns = x.shape[1] * x.shape[2]
     width = min(1024, triton.next_power_of_2(columns))
     with torch.cuda.device_of(x):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.ops._backends import at_least_float32, fused
+from knockgraph.ops._partial_sums import apart
 from knockgraph.ops.spmm import autocast_input
 
 _SCHEMA = (
@@ -125,8 +126,7 @@ def _mix_pairs_grad(h: Tensor, *rest: Any) -> list[Tensor]:
     from knockgraph.ops import _pairwise_triton
 
     *weights, count, pairs, slots, _, y, lse, t, dy = rest
-    delta = (dy * y).sum(1)
-    found = _pairwise_triton.mix_pairs_grad(h, _as(h.dtype, weights), count, pairs, slots, dy, delta, lse, t)
+    found = _pairwise_triton.mix_pairs_grad(h, _as(h.dtype, weights), count, pairs, slots, dy, y, lse, t)
     return [found[0], *(grad.view(w.shape).to(w.dtype) for grad, w in zip(found[1:], weights, strict=True))]
 
 
@@ -136,7 +136,7 @@ def _(h: Tensor, *rest: Any) -> list[Tensor]:
 
 
 def _as(dtype: torch.dtype, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(w.to(dtype).contiguous() for w in weights)
+    return tuple(apart(weights, [torch.empty(w.shape, dtype=dtype, device=w.device) for w in weights]))
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from knockgraph.errors import StrategyError
 from knockgraph.ops._backends import accumulator, resolve_backend
 from knockgraph.ops._extreme_op import masked_extreme
+from knockgraph.ops._split_sum_op import split_sum
 from knockgraph.ops._sum_op import masked_sum
 from knockgraph.ops.operator import CsrTable, SparseOperator
 
@@ -39,6 +40,10 @@ def spmm(
     Sums are accumulated in float32 (float64 for float64), in a fixed order for the ``cpu``, ``torch`` and ``triton``
     backends, so that equal inputs give equal bits. Under autocast ``x`` is cast down like the operand of a matrix
     product. Edge weights and scales get no gradient; ``max`` and ``min`` can be differentiated once.
+
+    In half precision on a GPU, relations with more than 1.25 % of all possible edges (and 100,000) are multiplied as
+    dense matrices, 87 MB each with 6,607 genes. A NaN in one kept gene's state then reaches all genes of its sample,
+    not only its neighbours.
 
     Shapes:
         x [num_sources, batch, channels] -> y [num_destinations, batch, channels], or
@@ -80,6 +85,9 @@ def spmm(
         flat_out = (factor if scale_out is None else factor * scale_out).flatten(0, -2)
     elif reduce != "sum":
         raise StrategyError(f"Unknown reduction {reduce!r}; choose sum, mean, max or min.")
+    split = operator.split_for(x) if backend == "triton" and x.is_cuda and x.numel() else None
+    if split is not None:
+        return relation_axis(operator, split_sum(split, x, scale_in, flat_out, backend))
     y = masked_sum(operator.by_destination, transposed_table(operator, backend), x, scale_in, flat_out, backend)
     return relation_axis(operator, y)
 

@@ -12,6 +12,7 @@ import torch
 from knockgraph.bench.machine import describe_machine
 from knockgraph.profile import phases
 from knockgraph.profile.measure import Say, Workbench
+from knockgraph.profile.settings import VERSION
 from knockgraph.train.config import Config
 
 
@@ -103,7 +104,7 @@ def _result(
     from knockgraph.profile.explain import summary  # which reads results
 
     result = {
-        "profile": 1,
+        "profile": VERSION,
         "setting": label,
         "conditions": conditions,
         "machine": describe_machine(),

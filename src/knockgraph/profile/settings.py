@@ -13,7 +13,11 @@ import knockgraph.conf
 from knockgraph.errors import FileFormatError, KnockgraphError
 from knockgraph.train.config import Config, compose, load
 
+VERSION = 1
+"""Of the results that ``knockgraph profile --json`` writes and reads again."""
+
 _GROUPS = ("model", "strategy", "loss", "preset")
+_NEEDED = ("conditions", "machine", "runs", "epoch")
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,16 @@ def read_profile(path: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, OSError, RecursionError) as error:
         raise FileFormatError(f"{path} cannot be read as JSON: {error}; write the profile again") from error
-    if not isinstance(found, dict) or found.get("profile") != 1:
+    version = found.get("profile") if isinstance(found, dict) else None
+    if type(version) is int and version > VERSION:
+        raise FileFormatError(
+            f"{path} has profile format version {version}, newer than the {VERSION} this release reads; upgrade "
+            "knockgraph"
+        )
+    if type(version) is not int or version < 1:
         raise FileFormatError(
             f"{path} is not a profile of one setting; write one with knockgraph profile --json {path}"
         )
-    return found
+    if missing := [key for key in _NEEDED if not isinstance(found.get(key), dict)]:
+        raise FileFormatError(f"{path} is not a whole profile, it has no {missing[0]!r}; write the profile again")
+    return dict(found)

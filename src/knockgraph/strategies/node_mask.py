@@ -55,6 +55,13 @@ class NodeMask(Strategy):
         assert isinstance(operator, SparseOperator)
         return operator
 
+    def memory(self) -> dict[str, int]:
+        """See :class:`Strategy`; relations that are multiplied as dense matrices count once they were."""
+        parts = super().memory()
+        if self.stacked is not None and self.stacked.split_nbytes:
+            parts["dense relations"] = self.stacked.split_nbytes
+        return parts
+
     def _view(self, batch: PerturbationBatch) -> NodeMaskedGraphs:
         return NodeMaskedGraphs(self, batch)
 
