@@ -69,6 +69,10 @@ def test_doctor(tmp_path: Path) -> None:
     run("doctor", "--json", "d.json", cwd=tmp_path)
     names = [f["name"] for f in json.loads((tmp_path / "d.json").read_text())["findings"]]
     assert names[-1] == "Self test"
+    if Path("/proc/self").is_dir():  # a folder that nobody can write to
+        shown = run("doctor", cwd=Path("/proc"), code=1).stdout
+        assert "problem  Write access" in shown
+        assert "run from a folder you can write to" in shown
 
 
 def test_own_tables_from_csv_to_split(tmp_path: Path) -> None:
