@@ -1,6 +1,7 @@
 """Importing knockgraph is light: it adds little to torch and pulls in no heavy library."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -15,6 +16,9 @@ import torch
 before = set(sys.modules)
 start = time.perf_counter()
 import knockgraph
+for name in knockgraph.__all__:
+    if name not in ("PerturbationDataset", "demo_cell", "demo_screen", "yeast_scale_cell", "yeast_scale_screen"):
+        getattr(knockgraph, name)
 seconds = time.perf_counter() - start
 print(json.dumps({"seconds": seconds, "new": sorted({m.split(".")[0] for m in set(sys.modules) - before})}))
 """
@@ -53,3 +57,34 @@ def test_every_error_is_a_knockgraph_error() -> None:
     errors = [getattr(knockgraph, name) for name in knockgraph.__all__ if name.endswith("Error")]
     assert len(errors) >= 12
     assert all(issubclass(error, knockgraph.KnockgraphError) for error in errors)
+
+
+@pytest.mark.parametrize("statement", ["import knockgraph", "import knockgraph.cli"])
+def test_nothing_is_imported_before_it_is_used(statement: str) -> None:
+    """Help and tab completion took two seconds, for torch."""
+    program = f"import sys; {statement}; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_names_are_listed_before_they_are_used() -> None:
+    program = "import knockgraph; print(set(knockgraph.__all__) <= set(dir(knockgraph)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("knockgraph be", {"bench"}),
+        ("knockgraph bench ", {"loader", "strategies", "step"}),
+        ("knockgraph bench step --scale ", {"demo", "yeast", "human"}),
+        ("knockgraph bench step --sca", {"--scale"}),
+    ],
+)
+def test_tab_completion(line: str, offered: set[str]) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" ")), "_KNOCKGRAPH_COMPLETE": "complete_bash"}
+    program = "import sys; sys.argv = ['knockgraph']; from knockgraph.cli import main; main()"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **words})
+    assert set(done.stdout.split()) == offered, done.stderr

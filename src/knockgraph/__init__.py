@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from knockgraph import ops, strategies
 from knockgraph.errors import (
     FileFormatError,
     GeneListMismatchError,
@@ -20,32 +20,36 @@ from knockgraph.errors import (
     StrategyError,
     UnknownGeneError,
 )
-from knockgraph.graph import CellGraph, GeneNames, Metabolism, Reaction, Relation
-from knockgraph.screen import (
-    BoundScreen,
-    LabelTransform,
-    PerturbationBatch,
-    Screen,
-    ScreenLoader,
-    Split,
-    splits,
-)
-from knockgraph.strategies import PerturbedGraphs
 
 if TYPE_CHECKING:
+    from knockgraph import ops, strategies
+    from knockgraph.graph import CellGraph, GeneNames, Metabolism, Reaction, Relation
+    from knockgraph.screen import (
+        BoundScreen,
+        LabelTransform,
+        PerturbationBatch,
+        Screen,
+        ScreenLoader,
+        Split,
+        splits,
+    )
     from knockgraph.screen.pyg import PerturbationDataset
     from knockgraph.sources.demo import demo_cell, demo_screen
     from knockgraph.sources.yeast_scale import yeast_scale_cell, yeast_scale_screen
+    from knockgraph.strategies import PerturbedGraphs
 
 __version__ = "0.1.0"
 
-# Imported when first used: they need PyG, or are generators that most programs never call.
+# Imported when first used: torch takes a second or two, and help, completion and --version do without it.
+_MODULES = ("ops", "strategies")
 _LATE = {
-    "PerturbationDataset": "knockgraph.screen.pyg",
-    "demo_cell": "knockgraph.sources.demo",
-    "demo_screen": "knockgraph.sources.demo",
-    "yeast_scale_cell": "knockgraph.sources.yeast_scale",
-    "yeast_scale_screen": "knockgraph.sources.yeast_scale",
+    **dict.fromkeys(("CellGraph", "GeneNames", "Metabolism", "Reaction", "Relation"), "graph"),
+    **dict.fromkeys(("BoundScreen", "LabelTransform", "PerturbationBatch"), "screen"),
+    **dict.fromkeys(("Screen", "ScreenLoader", "Split", "splits"), "screen"),
+    "PerturbationDataset": "screen.pyg",
+    "PerturbedGraphs": "strategies",
+    **dict.fromkeys(("demo_cell", "demo_screen"), "sources.demo"),
+    **dict.fromkeys(("yeast_scale_cell", "yeast_scale_screen"), "sources.yeast_scale"),
 }
 
 __all__ = [
@@ -86,9 +90,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    module = _LATE.get(name)
-    if module is None:
+    if name in _MODULES:
+        return import_module(f"knockgraph.{name}")
+    if name not in _LATE:
         raise AttributeError(f"module 'knockgraph' has no attribute {name!r}")
-    from importlib import import_module
+    globals()[name] = found = getattr(import_module(f"knockgraph.{_LATE[name]}"), name)
+    return found
 
-    return getattr(import_module(module), name)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
