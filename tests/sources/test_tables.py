@@ -320,7 +320,11 @@ def truncated_gzip(path: Path) -> None:
         ),
         ("s.csv", lambda path: path.write_text("genotype,fitness\nA\n"), "s.csv, line 2: it has 1 fields instead of 2"),
         ("s.csv", lambda path: path.write_bytes(b"genotype,fitness\nA\xff,1\n"), "s.csv, line 2: it is not UTF-8 text"),
-        ("s.csv", lambda path: path.write_bytes(b"gen\xff,fitness\nA,1\n"), "s.csv: .*can't decode byte 0xff"),
+        (
+            "s.csv",
+            lambda path: path.write_bytes(b"gen\xff,fitness\nA,1\n"),
+            "s.csv, line 1: it is not UTF-8 text; convert the file",
+        ),
         ("s.csv", lambda path: path.write_text("genotype,x,x\nA,1,2\n"), "s.csv has more than one column 'x'; rename"),
         ("s.csv.gz", truncated_gzip, "s.csv.gz is damaged or incomplete .*; get the file again"),
         ("s.parquet", lambda path: path.write_text("genotype,fitness\nA,1\n"), "cannot read .*s.parquet: "),
@@ -354,3 +358,12 @@ def test_a_cell_that_is_no_number_is_found(tmp_path: Path) -> None:
     parquet = write(tmp_path / "s.parquet", {"genotype": ["A", "B"], "fitness": ["1", "high"]})
     with pytest.raises(ScreenError, match=r"s\.parquet: column 'fitness' is not numeric, it holds 'high'"):
         read_screen(parquet)
+
+
+def test_blanks_around_the_names_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("genotype , fitness,source \n007,1.5,mine\n")
+    screen = read_screen(tmp_path / "s.csv")
+    assert (screen.genotypes[0], screen.phenotypes["fitness"].tolist()) == (("007",), [1.5])
+    (tmp_path / "b.csv").write_text("genotype, fitness\nA,1\nB,high\n")
+    with pytest.raises(ScreenError, match=r"b\.csv, line 3: column 'fitness' is not numeric, it holds 'high'"):
+        read_screen(tmp_path / "b.csv")

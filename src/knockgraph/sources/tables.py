@@ -106,15 +106,21 @@ def read_table(file: Path) -> pa.Table:
             table.validate(full=True)  # texts that are not UTF-8 are noticed here, not where they are used
         else:
             text = DelimitedFile(file, "," if ".csv" in file.suffixes else "\t", quoted=True)
+            if any("\ufffd" in name for name in text.columns):
+                raise FileFormatError(f"{file}, line {text.first_line - 1}: it is not UTF-8 text; convert the file")
             # Blank cells stay blank text; only numeric columns turn them into missing values.
             convert = csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(_TEXT, pa.string()))
             parse = csv.ParseOptions(delimiter=text.delimiter)
+            # The header is the one that was read: blanks around a name are no part of it.
+            read = csv.ReadOptions(column_names=text.columns, skip_rows=text.first_line - 1)
             with text.open() as stream:
                 try:
-                    table = csv.read_csv(stream, parse_options=parse, convert_options=convert)
-                except pa.ArrowInvalid:
-                    text.refuse({})  # says in which line
-                    raise
+                    table = csv.read_csv(stream, read, parse, convert)
+                except pa.ArrowInvalid as error:
+                    if "Empty CSV" not in str(error):
+                        text.refuse({})  # says in which line
+                        raise
+                    table = pa.table({name: pa.nulls(0) for name in text.columns})  # a header and nothing else
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
