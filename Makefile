@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo docs test test-full test-gpu lint setup clean help
+.PHONY: audit demo docs test test-full test-gpu lint setup clean help
 
 help:
 	@echo "make demo       set up and run the main job on the built-in demo cell"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-full  the same with the long tests: many seeds, fuzzing, kill tests"
 	@echo "make test-gpu   only the tests that need a CUDA device, in the Python on the PATH"
 	@echo "make docs       build the docs site into build/site"
+	@echo "make audit      look the pinned dependencies up in a database of known problems (needs the network)"
 	@echo "make clean      remove the environment and everything generated"
 
 setup: $(READY)
@@ -29,6 +30,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pip check
 
 # Two processes for two cores; the profiler's tests inject delays and measure them, so they have the machine to themselves.
 test: lint
@@ -44,9 +46,15 @@ test-gpu:
 demo: $(READY)
 	$(BIN)/knockgraph train
 
+# Asks a database on the network, so it is not part of the tests.
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)-audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open build/site/index.html"
 
 clean:
-	rm -rf $(VENV) build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit build runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
