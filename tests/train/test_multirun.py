@@ -12,7 +12,7 @@ from training_runs import KNOCKGRAPH, LEAST, TINY, config, environment, kill_aft
 
 from knockgraph.train import checkpoints
 from knockgraph.train.config import load
-from knockgraph.train.run import make_trainer
+from knockgraph.train.trainer import make_trainer
 
 HETERO = ["model=hetero-small", "model.options.channels=4"]
 REQUEUED = ["trainer.max_epochs=2", "trainer.checkpoint_every_n_steps=3", "requeue=true"]

@@ -1,5 +1,6 @@
 """What a finished run leaves: report, result, JSON, and what an interrupted one leaves."""
 
+import itertools
 import json
 import os
 import re
@@ -12,12 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_runs import KNOCKGRAPH, LEAST, TINY, Started, config, environment, saved_step, wait_for_steps
+from training_runs import (
+    KNOCKGRAPH,
+    LEAST,
+    TINY,
+    Started,
+    config,
+    environment,
+    same,
+    saved_step,
+    wait_for_steps,
+    weights,
+)
 
 from knockgraph.report.training import curves, html
 from knockgraph.train import evaluate
 from knockgraph.train.config import load
+from knockgraph.train.interrupt import InterruptedRun
 from knockgraph.train.run import train
+from knockgraph.train.task import Task
 
 Command = Callable[..., tuple[str, str]]
 
@@ -220,6 +234,32 @@ def test_control_c_before_the_first_checkpoint(
     _, err = command("train", f"run_dir={tmp_path}/run", *LEAST, code=130)
     assert "interrupted; there is no checkpoint yet, start anew" in err
     assert signal.getsignal(signal.SIGINT) is before  # the next Ctrl-C is heard, too
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_control_c_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
+    """The step under way is finished and saved, long before a checkpoint is due.
+
+    A run that was resumed in the middle of an epoch forgot to accumulate until the next one.
+    """
+    options = [f"trainer.accumulate={{0: {accumulate}}}", "data.experiments=320", "trainer.max_epochs=2"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    train(config(f"run_dir={whole}", *options), say=lambda _: None)
+    with monkeypatch.context() as patch:
+        calls, step = itertools.count(1), Task.training_step
+
+        def pressed(self: Task, *arguments: Any) -> Any:
+            if next(calls) == 7:
+                os.kill(os.getpid(), signal.SIGINT)
+            return step(self, *arguments)
+
+        patch.setattr(Task, "training_step", pressed)
+        with pytest.raises(InterruptedRun) as stopped:
+            train(config(f"run_dir={broken}", *options), say=lambda _: None)
+    assert stopped.value.resumable
+    assert saved_step(broken) == -(-7 // accumulate)
+    train(config(f"run_dir={broken}", "resume=true"), say=lambda _: None)
+    assert same(weights(whole), weights(broken))
 
 
 @pytest.mark.full

@@ -21,6 +21,7 @@ from knockgraph.cli.train import baselines, evaluate, predict, train
 from knockgraph.errors import KnockgraphError
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a full disk, or a limit that comes to the same
+_REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EIO)
 
 app = typer.Typer(help="Graph neural networks on each gene deletion's own copy of one shared cell graph.", **HELP)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
@@ -70,6 +71,12 @@ def _main(
     del version, debug  # --version acts in its callback, --debug is read by main() before anything can fail
 
 
+def _was_interrupted(ended: SystemExit) -> bool:
+    """Whether Ctrl-C is behind it: typer ends with 130 and without a word, Lightning with 1; 'train' has said it."""
+    cause = ended.__context__
+    return isinstance(cause, KeyboardInterrupt) or isinstance(getattr(cause, "__cause__", None), KeyboardInterrupt)
+
+
 def main() -> None:
     """Entry point: errors become one sentence and a non-zero exit code."""
     debug = "--debug" in sys.argv
@@ -83,14 +90,18 @@ def main() -> None:
             raise
         err.print(f"[red]error:[/] {escape(str(error))}")
         sys.exit(1)
-    except KeyboardInterrupt:
-        err.print("interrupted")
-        sys.exit(130)
+    except SystemExit as ended:
+        if _was_interrupted(ended):
+            err.print("interrupted; nothing was written")
+            sys.exit(130)
+        raise
     except OSError as error:
-        if debug or error.errno not in _NO_ROOM:
+        if debug or error.errno not in (*_NO_ROOM, *_REFUSED):
             _unexpected(error, debug)
         where = escape(str(error.filename)) if error.filename else "the output, or a file of the run"
-        err.print(f"[red]error:[/] cannot write {where}: {str(error.strerror).lower()}; make room and run it again")
+        full = error.errno in _NO_ROOM
+        what, todo = ("write", "make room and run it again") if full else ("use", "choose another place")
+        err.print(f"[red]error:[/] cannot {what} {where}: {str(error.strerror).lower()}; {todo}")
         sys.exit(1)
     except Exception as error:
         _unexpected(error, debug)

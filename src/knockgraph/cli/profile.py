@@ -86,7 +86,8 @@ def profile(
             result = _compare(compare, common, steps, warmup, rounds, epoch_limit, say)
         else:
             result = _single(common, steps, warmup, only, epoch_limit, overhead, trace_to, (wait, active), say)
-    from knockgraph.train.run import finite, is_main_process
+    from knockgraph.train.run import finite
+    from knockgraph.train.trainer import is_main_process
 
     if not is_main_process():
         return

@@ -38,8 +38,8 @@ def train(
         out.print(dump(config), markup=False)
         return
     from knockgraph.train.interrupt import InterruptedRun
-    from knockgraph.train.run import is_main_process
     from knockgraph.train.run import train as run
+    from knockgraph.train.trainer import is_main_process
 
     try:
         given = any(word.startswith("trainer.max_epochs=") for word in words)
@@ -68,7 +68,8 @@ def evaluate(
     from knockgraph.report.training import evaluation_html
     from knockgraph.train.config import load
     from knockgraph.train.evaluate import evaluate as measure
-    from knockgraph.train.run import finite, quiet
+    from knockgraph.train.run import finite
+    from knockgraph.train.trainer import quiet
 
     check_device(device)
     quiet()
@@ -92,7 +93,8 @@ def baselines(
     from knockgraph.models.baselines import available
     from knockgraph.train.config import compose
     from knockgraph.train.evaluate import compare_baselines
-    from knockgraph.train.run import finite, quiet
+    from knockgraph.train.run import finite
+    from knockgraph.train.trainer import quiet
 
     quiet()
     config = compose(list(overrides or []))

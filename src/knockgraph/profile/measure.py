@@ -30,8 +30,9 @@ from knockgraph.train import memory
 from knockgraph.train.checkpoints import Checkpoints
 from knockgraph.train.config import Config
 from knockgraph.train.data import TrainingData
-from knockgraph.train.run import Throughput, is_main_process, make_task, make_trainer, quiet
+from knockgraph.train.run import make_task
 from knockgraph.train.task import Task, all_ranks
+from knockgraph.train.trainer import Throughput, is_main_process, make_trainer, quiet
 
 Say = Callable[[str], None]
 

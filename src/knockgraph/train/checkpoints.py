@@ -142,7 +142,7 @@ class Checkpoints(Callback):
         """Save between two optimizer steps only: gradients that are being accumulated are not part of a checkpoint."""
         step = trainer.global_step
         if step and step % self.every_n_steps == 0 and step != self._saved_at:
-            self._save_last(trainer)
+            self.save_last(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep what is best, then the state itself."""
@@ -156,13 +156,14 @@ class Checkpoints(Callback):
             if known is None or (float(value) > known if larger else float(value) < known):
                 self.values[metric] = float(value)
                 trainer.save_checkpoint(self.folder / name, weights_only=False)
-        self._save_last(trainer)
+        self.save_last(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The final state."""
-        self._save_last(trainer)
+        self.save_last(trainer)
 
-    def _save_last(self, trainer: Trainer) -> None:
+    def save_last(self, trainer: Trainer) -> None:
+        """Save the state as ``last`` and keep the one before as ``previous``."""
         self._saved_at = trainer.global_step
         last = self.folder / LAST
         if trainer.is_global_zero and last.is_file():

@@ -1,11 +1,11 @@
-"""Ctrl-C: heard at once, obeyed between two steps."""
+"""Ctrl-C: heard at once, obeyed after the step, whose state is saved."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,17 +28,23 @@ class InterruptedRun(KeyboardInterrupt):
 
 
 class Interrupt(pl.Callback):
-    """Raises ``KeyboardInterrupt`` before the next batch.
+    """Saves and raises ``KeyboardInterrupt`` after the optimizer step that is under way.
 
     In the middle of a step it could hit a library that holds a lock (TensorBoard's queue does, at every logged step),
-    and the shutdown would then wait for that lock for ever. A second Ctrl-C is obeyed at once.
+    and the shutdown would then wait for that lock for ever. Several processes hear it at different steps: they do not
+    save, which takes all of them, and end before their next batch. A second Ctrl-C is obeyed at once.
+
+    Args:
+        save: Saves the state of the run.
 
     Attributes:
         asked: Whether Ctrl-C was pressed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, save: Callable[[pl.Trainer], None]) -> None:
+        self.save = save
         self.asked = False
+        self._step = 0
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -64,8 +70,18 @@ class Interrupt(pl.Callback):
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Between two steps."""
-        self._obey()
+        """Between two steps, where there are several processes."""
+        self._step = trainer.global_step
+        if trainer.world_size > 1:
+            self._obey()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After an optimizer step: gradients that are being accumulated are not part of a checkpoint."""
+        if self.asked and trainer.world_size == 1 and trainer.global_step != self._step:
+            self.save(trainer)
+            self._obey()
 
     def on_validation_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0

@@ -1,0 +1,163 @@
+"""The trainer of a run: callbacks, loggers, devices."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.plugins.precision import DoublePrecision
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities import rank_zero_only
+
+from knockgraph.train import checkpoints, wandb_run
+from knockgraph.train.config import Config
+from knockgraph.train.metrics_file import MetricsFile
+from knockgraph.train.plots import Plots
+
+_BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
+_BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}
+
+
+class SharedStore(pl.Callback):
+    """Ranks other than the first read what it wrote for a stored strategy; Lightning waits for all before ``setup``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Open it."""
+        if not trainer.is_global_zero:
+            pl_module.strategy.store.use(self.directory)  # type: ignore[union-attr, operator]
+
+
+class Float64(DoublePrecision):
+    """Parameters in float64; a batch is indices and float32 labels, which the task converts itself."""
+
+    def convert_input(self, data: Any) -> Any:
+        """As it is: Lightning cannot convert an immutable batch."""
+        return data
+
+
+class Throughput(pl.Callback):
+    """Steps and samples per second of each training epoch, by the wall clock."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock: a run that is resumed in the middle of an epoch does not start that epoch again."""
+        self._start, self._steps, self._samples = time.perf_counter(), 0, 0
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock."""
+        self.on_train_start(trainer, pl_module)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count; validation inside the epoch is not counted because the clock is read here."""
+        self._steps += 1
+        self._samples += batch.step_size
+        self._seconds = time.perf_counter() - self._start
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the rates."""
+        if self._steps:
+            rates = {
+                "train/it_per_s": self._steps / self._seconds,
+                "train/samples_per_s": self._samples / self._seconds,
+            }
+            pl_module.log_dict(rates)
+
+
+class Accumulation(GradientAccumulationScheduler):
+    """Batches per optimizer step, by epoch; also of one that is resumed in its middle, which does not start anew."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Set it."""
+        super().on_train_start(trainer, pl_module)
+        self.on_train_epoch_start(trainer)
+
+
+def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
+    """The trainer of a run: callbacks, loggers, devices.
+
+    Args:
+        config: The config.
+        directory: The run directory.
+        folder: Where checkpoints go.
+    """
+    t = config.trainer
+    classes = config.task == "classification"
+    callbacks: list[pl.Callback] = [
+        Throughput(),
+        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, _BEST_CLASSES if classes else _BEST_REGRESSION),
+    ]
+    if t.accumulate != {0: 1}:
+        callbacks.append(Accumulation(t.accumulate))
+    if t.early_stopping is not None:
+        callbacks.append(EarlyStopping("val/bce" if classes else "val/mse", patience=t.early_stopping))
+    if t.plot_every_n_epochs:
+        callbacks.append(Plots(directory, t.plot_every_n_epochs))
+    if t.progress_bar:
+        callbacks.append(TQDMProgressBar(refresh_rate=10))
+    if config.strategy.name.startswith("stored-"):
+        callbacks.append(SharedStore(directory / "store"))
+    loggers: list[Logger] = [MetricsFile(directory, t.log_every_n_steps)]
+    if find_spec("tensorboard") is not None:  # absent on machines that only measure
+        loggers.append(TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"))
+    if config.logging.wandb != "off":
+        loggers.append(wandb_run.wandb_logger(config, directory, is_main_process()))
+    several = t.devices * t.num_nodes > 1
+    return pl.Trainer(
+        accelerator=t.accelerator,
+        devices=t.devices,
+        num_nodes=t.num_nodes,
+        strategy=DDPStrategy(find_unused_parameters=False, broadcast_buffers=False) if several else "auto",
+        precision=None if t.precision == "64-true" else t.precision,  # type: ignore[arg-type]
+        max_epochs=t.max_epochs,
+        max_steps=t.max_steps,
+        gradient_clip_val=t.gradient_clip,
+        logger=loggers,
+        callbacks=callbacks,
+        plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *_cluster()],
+        enable_checkpointing=False,  # ours above: without pickle, verified
+        enable_progress_bar=t.progress_bar,
+        enable_model_summary=False,
+        log_every_n_steps=t.log_every_n_steps,
+        use_distributed_sampler=False,  # the loader shares the experiments out itself
+        num_sanity_val_steps=1,
+        default_root_dir=directory,
+    )
+
+
+def _cluster() -> list[SLURMEnvironment]:
+    """SLURM without Lightning's own requeueing: it saves in the middle of a step and prefers that file ever after."""
+    slurm = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()
+    return [SLURMEnvironment(auto_requeue=False)] if slurm else []
+
+
+def quiet() -> None:
+    """Silence advice of Lightning that does not apply here; real warnings stay."""
+    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
+        logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
+    for text in (
+        ".*does not have many workers.*",
+        ".*exists and is not empty.*",
+        ".*GPU available but not used.*",
+        ".*LeafSpec.*",
+        ".*smaller than the logging interval.*",  # a screen of a few rows is logged once per epoch
+        ".*recommended to use .self.log.*sync_dist=True.*",  # what is logged without it is the same on all ranks
+    ):
+        warnings.filterwarnings("ignore", text)
+
+
+def is_main_process() -> bool:
+    """Whether this process writes and speaks: the first of those that torchrun or SLURM started, or the only one."""
+    return getattr(rank_zero_only, "rank", 0) == 0
