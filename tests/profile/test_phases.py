@@ -201,7 +201,7 @@ def test_events_of_a_device(hand: Hand, late: bool, monkeypatch: pytest.MonkeyPa
     assert len(waits) == 1
     # Between two parts of the loss the phase is left for a moment without length.
     assert {k: v for k, v in clock.device_totals.items() if v} == {"wait for data": 2, LOSS: 10, BACKWARD: 8, SYNC: 10}
-    assert sum(clock.device_totals.values()) * 1e9 == sum(step.wall for step in clock.steps) == clock.device_wall
+    assert sum(clock.device_totals.values()) * 1e9 == sum(step.wall for step in clock.steps)
     assert clock.device_count == 2
     assert len(marks) == 2 * (1 + 5 + 1)  # a start, the ends of five phases, and the end: nothing for moments between
 

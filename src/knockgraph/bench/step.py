@@ -133,6 +133,7 @@ def bench_step(
             results.append({"name": name, "batch": batch, **found})
             gc.collect()
             if device == "cuda":
+                torch._C._cuda_clearCublasWorkspaces()  # one for each stream that a graph was recorded on
                 torch.cuda.empty_cache()
     reference = next((o for o in results if o["name"] == "hetero, edge masks" and "step_ms" in o), None)
     for r in results:

@@ -293,7 +293,6 @@ def _summary(clock: PhaseClock, stopwatch: Stopwatch, steps: int, warmup: int) -
         result["device_phases"] = clock.device_totals
         result["device_wall_seconds"] = sum(clock.device_totals.values())
         result["device_steps"] = clock.device_count
-        result["device_steps_wall_seconds"] = clock.device_wall / 1e9
         result["device_behind_share"] = clock.behind / clock.device_count
     return result
 

@@ -160,7 +160,6 @@ class PhaseClock:
         segments: Of the first ``drawn`` of them.
         device_totals: Phase → seconds on the device's stream, after :meth:`read_device`.
         device_count: Steps in them.
-        device_wall: Nanoseconds of these steps on the host's clock.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class PhaseClock:
         self.steps: list[Step] = []
         self.segments: list[Segment] = []
         self.device_totals: dict[str, float] = {}
-        self.device_count = self.device_wall = 0
+        self.device_count = 0
         self.behind = 0  # steps at whose end the device had not yet finished the backward pass
         self._seen = 0
         self._stack: list[Key] = [_BASE]
@@ -276,7 +275,6 @@ class PhaseClock:
                 self.steps.append(Step(step.start, self._last - step.start, dict(step.times)))
             if step.events is not None:
                 self._close_events(step.events)
-                self.device_wall += self._last - step.start
         self._seen += 1
 
     def drop_step(self) -> None:

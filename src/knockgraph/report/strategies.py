@@ -44,7 +44,7 @@ def rows(report: dict[str, Any]) -> list[list[str]]:
                 milliseconds["backward_s"],
                 "–" if relative is None else f"{relative:,.1f}×",
                 f"{r['samples_per_s']:,.0f}",
-                f"{r['memory']['device tables'] / 1e6:,.1f}",
+                f"{sum(r['memory'].get(part, 0) for part in ('device tables', 'dense relations')) / 1e6:,.1f}",
                 f"{r['peak_bytes'] / 1e9:,.2f}",
                 "–" if r["host_syncs"] is None else str(r["host_syncs"]),
             ]
