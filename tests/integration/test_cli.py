@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from knockgraph.cli import app
+from knockgraph.cli import app, main
 
 KNOCKGRAPH = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import main; main()"]
 
@@ -140,3 +140,23 @@ def test_every_command_has_help() -> None:
         shown = CliRunner().invoke(app, [*command, "--help"])
         assert shown.exit_code == 0
         assert "Usage" in shown.output
+
+
+@pytest.mark.parametrize("way", ["typer", "Lightning"])
+def test_control_c_ends_with_130(way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Typer ended without a word, and Lightning, which 'profile' uses, with exit code 1."""
+
+    def press(*_: Any, **__: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if way == "Lightning":
+                sys.exit(1)
+            raise
+
+    monkeypatch.setattr("knockgraph.doctor.examine", press)
+    monkeypatch.setattr(sys, "argv", ["knockgraph", "doctor"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.strip() == "interrupted; run the command again"

@@ -92,7 +92,7 @@ def main() -> None:
         sys.exit(1)
     except SystemExit as ended:
         if _was_interrupted(ended):
-            err.print("interrupted; nothing was written")
+            err.print("interrupted; run the command again")
             sys.exit(130)
         raise
     except OSError as error:
