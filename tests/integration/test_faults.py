@@ -1,12 +1,14 @@
-"""A disk that fills up while a command writes: one sentence, a non-zero exit code, nothing lost, nothing half-written.
+"""A disk that is full or read-only, a command that is killed: one sentence, nothing lost, nothing half-written.
 
 Two kinds of full disk: a limit on the size of files, which needs no rights, and a file system of a few kilobytes.
 """
 
+import random
 import resource
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -134,3 +136,81 @@ def test_a_small_disk(kilobytes: int, disk: Path) -> None:
 @pytest.mark.parametrize("kilobytes", range(72, 232, 8))
 def test_small_disks(kilobytes: int, disk: Path) -> None:
     train_on(disk, kilobytes)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["graph", "build", "--preset", "demo", "-o", "{disk}/x.cellgraph"],
+        ["screen", "import", "demo", "-o", "{disk}/x.parquet"],
+        ["predict", "{made}/run", "--genes", "WT", "-o", "{disk}/x.csv"],
+        ["train", "run_dir={disk}/new", *LEAST],
+        ["train", "run_dir={disk}/run", "resume=true", "trainer.max_epochs=3"],
+    ],
+)
+def test_a_disk_that_cannot_be_written(arguments: list[str], made: Path, disk: Path) -> None:
+    """Rights would not do here: those who may do everything run tests, too."""
+    subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
+    shutil.copytree(made / "run", disk / "run")
+    before = contents(disk)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    done = run(*(word.format(disk=disk, made=made) for word in arguments), code=1)
+    assert done.stderr.startswith(f"error: cannot {'use' if 'new' in arguments[1] else 'write'} {disk}/")
+    assert "read-only file system" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert contents(disk) == before
+
+
+def test_a_run_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    for place in ("run", "run/below"):
+        done = run("train", f"run_dir={tmp_path / place}", *LEAST, code=1)
+        assert done.stderr.startswith(f"error: cannot use {tmp_path}/run")
+        assert done.stderr.count("\n") == 1
+    assert contents(tmp_path) == {"run": b"mine"}
+
+
+# ── kill −9 ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+BUILDS = {
+    "graph": ["graph", "build", "--preset", "demo", "-o", "x.cellgraph"],
+    "screen": ["screen", "import", "demo", "--experiments", "6000", "-o", "x.parquet"],
+    "predict": ["predict", "{made}/run", "--all-pairs", "{made}/genes.txt", "-o", "x.csv"],
+}
+
+
+def kill(name: str, seed: int, made: Path, folder: Path) -> str:
+    """Kill a command at any moment of its life; what was there is there, or what it writes, whole."""
+    words = [word.format(made=made) for word in BUILDS[name]]
+    whole, target = folder / "whole", folder / f"killed-{seed}" / words[-1]
+    target.parent.mkdir()
+    if not whole.exists():
+        whole.mkdir()
+        start = time.perf_counter()
+        run(*words, cwd=whole)
+        (whole / "seconds").write_text(str(time.perf_counter() - start))
+    target.write_text("an earlier file")
+    started = Started(*words, cwd=target.parent)
+    # The writing is near the end, so most kills go there.
+    time.sleep(float((whole / "seconds").read_text()) * random.Random(seed).triangular(0, 1, 0.9))
+    started.process.kill()
+    started.wait(code=None)
+    if target.read_bytes() == b"an earlier file":
+        return "old"
+    if target.suffix == ".cellgraph":  # equal graphs may order the keys of the header differently
+        assert CellGraph.load(target) == CellGraph.load(whole / words[-1])
+    else:
+        assert target.read_bytes() == (whole / words[-1]).read_bytes()
+    return "new"
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_killed(name: str, made: Path, tmp_path: Path) -> None:
+    for seed in range(2):
+        assert kill(name, seed, made, tmp_path) in ("old", "new")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", BUILDS)
+def test_killed_20_times(name: str, made: Path, tmp_path: Path) -> None:
+    assert "old" in {kill(name, seed, made, tmp_path) for seed in range(20)}

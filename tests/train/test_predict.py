@@ -273,6 +273,15 @@ def test_a_run_of_a_stored_strategy_predicts(tmp_path: Path) -> None:
     np.testing.assert_allclose(*values, rtol=1e-9)
 
 
+@pytest.mark.parametrize("strategy", ["stored-indices", "stored-masks"])
+def test_a_run_of_a_stored_strategy_without_perturbed_graphs(strategy: str, tmp_path: Path, command: Command) -> None:
+    """The wild type alone is asked for in this process; the run was not prepared for that when it was tested."""
+    train(config(f"run_dir={tmp_path}/run", f"strategy={strategy}"), say=lambda _: None)
+    assert (tmp_path / "run" / "result.json").is_file()
+    command("evaluate", str(tmp_path / "run"))
+    assert command("predict", str(tmp_path / "run"), "--genes", "WT")[0].startswith("WT\t")
+
+
 def test_classes_are_probabilities(tmp_path: Path, command: Command) -> None:
     options = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)

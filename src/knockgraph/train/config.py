@@ -195,7 +195,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
             composed = hydra_compose("config", overrides=[free(word) for word in overrides])
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        text = _first_line(error).rstrip(".")
+        text = first_line(error).rstrip(".")
         raise ConfigError(
             f"the overrides cannot be applied: {text}; 'knockgraph train --cfg' shows all keys"
         ) from error
@@ -227,7 +227,7 @@ def load(path: Path) -> Config:
         if "${" in OmegaConf.to_yaml(found):
             raise ConfigError(f"{path} cannot be read: it is not resolved, it holds ${{…}}; write the value there")
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {_first_line(error)}") from error
+        raise ConfigError(f"{path} cannot be read: {first_line(error)}") from error
     try:
         return checked(found)
     except ConfigError as error:
@@ -261,7 +261,7 @@ def checked(composed: Any) -> Config:
         return from_tree(asdict(config))
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or ""
-        raise ConfigError(f"config key {key!r}: {_first_line(error)}") from error
+        raise ConfigError(f"config key {key!r}: {first_line(error)}") from error
 
 
 def checked_values(config: Config) -> Config:
@@ -317,5 +317,9 @@ def _at(config: Any, path: str) -> Any:
     return config
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def first_line(error: BaseException) -> str:
+    """What an error says; Hydra raises some without a word, and their cause knows."""
+    text = str(error).strip()
+    if not text and error.__cause__ is not None:
+        return first_line(error.__cause__)
+    return text.splitlines()[0] if text else type(error).__name__

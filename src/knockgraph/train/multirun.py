@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from knockgraph.train.config import ConfigError, checked, free
+from knockgraph.train.config import ConfigError, checked, first_line, free
 
 
 def multirun(words: list[str]) -> None:
@@ -23,7 +23,7 @@ def multirun(words: list[str]) -> None:
     try:
         hydra.main(config_path="pkg://knockgraph.conf", config_name="config", version_base="1.3")(job)()
     except (HydraException, ModuleNotFoundError) as error:
-        text = str(error).strip().splitlines()[0].rstrip(".")
+        text = first_line(error).rstrip(".")
         if "submitit" in text:
             text += "; pip install 'knockgraph[slurm]'"
         raise ConfigError(f"the sweep cannot be started: {text}") from error
