@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from knockgraph.errors import GraphError, UnknownGeneError
-from knockgraph.graph.metabolism import Metabolism, Reaction
+from knockgraph.graph.metabolism import Metabolism
+from knockgraph.graph.reaction import Reaction
 
 GENES = ["A", "B", "C", "D", "E"]
 INDEX = {name: i for i, name in enumerate(GENES)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,49 +14,9 @@ from torch import Tensor
 from knockgraph.errors import GraphError, UnknownGeneError
 from knockgraph.graph.gene_rule import complexes
 from knockgraph.graph.groups import Groups
+from knockgraph.graph.reaction import Reaction
 
 _TENSORS = ("complex_reaction", "gpr_index", "gpr_complex", "rmr_index", "stoichiometry", "w_growth")
-
-
-@dataclass(frozen=True)
-class Reaction:
-    """One reaction as a metabolic model publishes it, before it becomes one or more nodes of the graph.
-
-    Args:
-        id: Its unique name, for instance ``r_0001``.
-        stoichiometry: Metabolite name → coefficient, negative if consumed.
-        lower_bound: Smallest flux; below zero the reaction can run backwards.
-        upper_bound: Largest flux.
-        gene_rule: The genes it needs, as in :func:`knockgraph.graph.gene_rule.complexes`; blank for none.
-        growth: Whether it is a growth reaction (of the subsystem "Growth", or making or taking up biomass).
-    """
-
-    id: str
-    stoichiometry: Mapping[str, float]
-    lower_bound: float = 0.0
-    upper_bound: float = 1000.0
-    gene_rule: str = ""
-    growth: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.id:
-            raise GraphError("a reaction has an empty id; give every reaction a name")
-        # Written so that NaN fails too.
-        if not self.lower_bound <= self.upper_bound:
-            raise GraphError(
-                f"reaction {self.id!r}: lower bound {self.lower_bound} is not below or equal to its upper bound "
-                f"{self.upper_bound}; correct or swap them"
-            )
-
-    def directions(self) -> tuple[int, ...]:
-        """``(1,)`` forward, ``(-1,)`` backward only, ``(1, -1)`` reversible.
-
-        Reversible means lower < 0 < upper; backward only means lower < 0 and upper ≤ 0. All others are forward, also
-        those blocked with both bounds at zero: the bounds describe a medium, the reaction is still part of the cell.
-        """
-        if self.lower_bound >= 0:
-            return (1,)
-        return (1, -1) if self.upper_bound > 0 else (-1,)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -176,7 +136,7 @@ class Metabolism:
             for gene in (gene for names in rule for gene in names if gene not in index):
                 index[gene] = lookup(gene)
             known = [{i for gene in names if (i := index[gene]) is not None} for names in rule]
-            for suffix, sign, genes_of_node in _nodes(reaction, rule, known, split):
+            for suffix, sign, genes_of_node in reaction.nodes(rule, known, split):
                 node = len(nodes)
                 nodes.append(reaction.id + suffix)
                 growth.append(float(reaction.growth))
@@ -298,22 +258,6 @@ class Metabolism:
             f"{type(self).__name__}(reactions={self.num_reactions}, with_genes={self.num_reactions_with_genes}, "
             f"metabolites={self.num_metabolites}, gpr={self.num_gpr}, rmr={self.num_rmr})"
         )
-
-
-def _nodes(
-    reaction: Reaction, rule: Sequence[tuple[str, ...]], known: Sequence[set[int]], split: bool
-) -> list[tuple[str, int, list[set[int]]]]:
-    """Name suffix, sign of the stoichiometry and complexes (gene indices) of each node of a reaction."""
-    directions = reaction.directions()
-    if not split:
-        # A complex without known genes is always complete, so the whole reaction always survives.
-        sign = directions[0]
-        return [("" if sign > 0 else "_rev", sign, list(known) if all(known) else [])]
-    isozymes: list[tuple[str, list[set[int]]]] = [
-        (":" + "+".join(names) if len(rule) > 1 else "", [genes] if genes else [])
-        for names, genes in zip(rule, known, strict=True)
-    ] or [("", [])]
-    return [("_rev" * (sign < 0) + name, sign, genes) for sign in directions for name, genes in isozymes]
 
 
 def _unique_names(kind: str, names: Iterable[str]) -> tuple[str, ...]:

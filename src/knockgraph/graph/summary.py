@@ -57,7 +57,12 @@ def overlap(graph: CellGraph) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def components(edge_index: torch.Tensor, num_genes: int) -> dict[str, int]:
-    """Connected components (without direction) of the genes that have an edge: their number and the largest."""
+    """Connected components (without direction) of the genes that have an edge: their number and the largest.
+
+    Args:
+        edge_index: ``[2, edges]`` on the host.
+        num_genes: Length of the gene list.
+    """
     label = np.arange(num_genes)
     source, target = edge_index.numpy()
     # Every round gives both ends of an edge the smaller label, then follows labels to their end.

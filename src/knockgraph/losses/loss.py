@@ -110,7 +110,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
-        """The terms of this loss; ``values`` and ``target`` are checked and of full precision."""
+        """The terms of this loss; values and target, ``[samples, outputs]``, are checked and of full precision."""
 
 
 def full_precision(x: Tensor) -> Tensor:

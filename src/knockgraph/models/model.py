@@ -75,4 +75,4 @@ class CellModel(nn.Module, ABC):
 
     @abstractmethod
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """What follows for the samples of ``batch``; columns beyond them are left out."""
+        """What follows for the samples of ``batch``, ``[samples, outputs]``; columns beyond them are left out."""

@@ -111,7 +111,7 @@ class LabelTransform:
 
 
 def quantile(y: Tensor, q: float) -> Tensor:
-    """Linear-interpolation quantile per column; ``torch.quantile`` refuses more than 16 M rows."""
+    """Interpolated quantile per column, ``[n, outputs]`` → ``[outputs]``; torch refuses more than 16 M rows."""
     ranked = y.sort(0).values
     place = q * (len(y) - 1)
     low = int(place)

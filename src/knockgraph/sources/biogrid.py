@@ -25,7 +25,7 @@ def read_biogrid(
     kind: Literal["physical", "genetic"] = "physical",
     organisms: tuple[str, ...] = YEAST,
 ) -> Tensor:
-    """Undirected interactions of one kind within one organism.
+    """Undirected interactions of one kind within one organism, ``[2, edges]``, both directions.
 
     Args:
         path: ``BIOGRID-ORGANISM-….tab2.txt``, ``….tab3.txt``, the zip archive of them, or an edge list.

@@ -23,7 +23,8 @@ from numpy.random import default_rng
 from torch import Tensor
 
 from knockgraph.graph.cell_graph import CellGraph
-from knockgraph.graph.metabolism import Metabolism, Reaction
+from knockgraph.graph.metabolism import Metabolism
+from knockgraph.graph.reaction import Reaction
 from knockgraph.screen.screen import Screen
 from knockgraph.sources.planted import (
     Buffering,

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from knockgraph.errors import FileFormatError
-from knockgraph.sources.delimited import DelimitedFile
+from knockgraph.sources.delimited import MISSING, DelimitedFile
 from knockgraph.sources.edges import EdgeCollector, resolved_pairs
 from knockgraph.sources.names import NameResolver
 from knockgraph.sources.report import FileReport
@@ -22,6 +22,9 @@ UNDIRECTED = (
     ("node1", "node2"),
     ("interactor a", "interactor b"),
 )
+LARGEST = float(np.finfo(np.float32).max)
+"""Weights are kept as float32."""
+
 DIRECTED = (
     ("source", "target"),
     ("regulator", "target"),
@@ -40,7 +43,7 @@ def read_edge_list(
     header: bool | None = None,
     delimiter: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The edges of a two-column table; a column ``weight`` or ``score`` becomes the edges' weights.
+    """The edges ``[2, edges]`` of a two-column table; from a column ``weight`` or ``score`` their weights ``[edges]``.
 
     Args:
         path: The file, also compressed.
@@ -75,12 +78,9 @@ def read_edge_list(
         source, target, known = resolved_pairs(batch, pair, resolve, report)
         w = None
         if weight:
-            column = batch.column(weight)
-            if column.null_count:
-                file.refuse({}, lambda row: None if row[weight].strip() else f"{weight!r} is blank; give it a number")
-            w = column.to_numpy(zero_copy_only=False)
-            if not bool((np.abs(w) <= np.finfo(np.float32).max).all()):
-                file.refuse({}, lambda row: _not_finite(weight, row[weight]))
+            w = batch.column(weight).to_numpy(zero_copy_only=False)  # NaN where it is missing
+            if not bool((np.abs(w) <= LARGEST).all()):
+                file.refuse({}, lambda row: _bad_weight(weight, row[weight].strip()))
             w = w[known]
         collected.add(source[known], target[known], w)
     report.unresolved = resolve.finish(str(path))
@@ -88,9 +88,11 @@ def read_edge_list(
     return collected.result(weight is not None)
 
 
-def _not_finite(name: str, text: str) -> str | None:
-    """What is wrong with a weight, which is kept as float32."""
-    fits = abs(float(text)) <= float(np.finfo(np.float32).max)
+def _bad_weight(name: str, text: str) -> str | None:
+    """What is wrong with a weight."""
+    if not text:
+        return f"{name!r} is blank; give it a number"
+    fits = text not in MISSING and abs(float(text)) <= LARGEST
     return None if fits else f"{name!r} is {text!r}; give it a finite number"
 
 

@@ -54,7 +54,7 @@ def read_string(
     weighted: bool = False,
     with_transferred: bool = True,
 ) -> dict[str, Tensor | tuple[Tensor, Tensor]]:
-    r"""Undirected relations, one per channel, or one of all channels together.
+    r"""Undirected relations ``[2, edges]``, one per channel, or one of all channels together.
 
     Merged, an edge's score is STRING's own combination of the channels' scores :math:`s_c` in 0 … 1,
 

@@ -14,7 +14,7 @@ from knockgraph.sources.report import FileReport
 
 
 def read_tflink(path: Path, resolve: NameResolver, report: FileReport, small_scale_only: bool = False) -> Tensor:
-    """Directed edges factor → target; a cell with several names (``A;B``) stands for an edge each.
+    """Directed edges factor → target, ``[2, edges]``; a cell with several names (``A;B``) stands for an edge each.
 
     Args:
         path: ``TFLink_Saccharomyces_cerevisiae_interactions_All_simpleFormat_v1.0.tsv``, also compressed.

@@ -24,7 +24,8 @@ import torch
 from numpy.random import Generator, default_rng
 
 from knockgraph.graph.cell_graph import CellGraph
-from knockgraph.graph.metabolism import Metabolism, Reaction
+from knockgraph.graph.metabolism import Metabolism
+from knockgraph.graph.reaction import Reaction
 from knockgraph.screen.screen import Screen
 from knockgraph.sources.planted import (
     Bools,

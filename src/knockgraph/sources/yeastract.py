@@ -12,7 +12,7 @@ from knockgraph.sources.report import FileReport
 
 
 def read_regulations(path: Path, resolve: NameResolver, report: FileReport) -> Tensor:
-    """Directed edges regulator → target.
+    """Directed edges regulator → target, ``[2, edges]``.
 
     Args:
         path: ``RegulationTwoColumnTable_Documented_….tsv.gz`` or any table with the columns regulator and target.

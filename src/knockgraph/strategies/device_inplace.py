@@ -69,7 +69,7 @@ class InplaceGraphs(EdgeMaskedGraphs):
         self.flipped: list[Tensor] | None = None
 
     def mask(self, r: int) -> Tensor:
-        """The borrowed buffer of relation ``r``."""
+        """The borrowed buffer of relation ``r``, bool ``[edges, batch]``."""
         if self.flipped is None:
             raise StrategyError(
                 "device-inplace needs 'with strategy(batch) as view:' around the forward and backward pass"

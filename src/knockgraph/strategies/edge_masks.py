@@ -94,10 +94,13 @@ def removed_edges(
     """Edges that a batch removes and the sample of each (an edge between two deleted genes appears twice).
 
     Args:
-        ptr: From :func:`removed_by_gene`.
-        edge: From :func:`removed_by_gene`.
+        ptr: ``[num_genes + 1]`` from :func:`removed_by_gene`.
+        edge: ``[entries]`` from :func:`removed_by_gene`.
         batch: The batch, on the same device.
         total: How many there are, if the host knows it; without it a CUDA device has to be asked.
+
+    Returns:
+        Edge and sample, int64 ``[total]`` each.
     """
     gene = batch.perturbation_indices
     start = ptr[gene].long()

@@ -9,7 +9,7 @@ from torchmetrics.functional.classification import binary_auroc, binary_average_
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """The rows of all processes, in the order of their ranks; the shares may differ in length and be empty."""
+    """The rows ``[n, …]`` of all processes, in the order of their ranks; shares may differ in length and be empty."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return rows
     length = torch.tensor([len(rows)], device=rows.device)
@@ -24,7 +24,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def pearson(x: Tensor, y: Tensor) -> Tensor:
-    """Correlation of two lists; NaN where one is constant."""
+    """Correlation of two lists ``[n]``; NaN where one is constant."""
     x, y = _centered(x.double()), _centered(y.double())
     return (x * y).sum() / (x.square().sum() * y.square().sum()).sqrt()
 
@@ -35,7 +35,7 @@ def _centered(x: Tensor) -> Tensor:
 
 
 def spearman(x: Tensor, y: Tensor) -> Tensor:
-    """Correlation of ranks; ties share their mean rank."""
+    """Correlation of the ranks of two lists ``[n]``; ties share their mean rank."""
     return pearson(_ranks(x), _ranks(y))
 
 
