@@ -88,6 +88,13 @@ def test_weights_and_columns(tmp_path: Path, resolver: Resolver) -> None:
         read_edge_list(path, resolver(), FileReport("b", path))
 
 
+@pytest.mark.parametrize("weight", ["NA", "-", "null", "inf", "1e39", "-1e300"])
+def test_weights_that_are_no_numbers(weight: str, tmp_path: Path, resolver: Resolver) -> None:
+    path = write(tmp_path / "b.tsv", f"gene_a\tgene_b\tweight\nYAL001C\tYAL002W\t1\nYAL001C\tYAL003W\t{weight}\n")
+    with pytest.raises(FileFormatError, match=f"b.tsv, line 3: 'weight' is '{weight}'; give it a finite number"):
+        read_edge_list(path, resolver(), FileReport("b", path))
+
+
 def test_unresolved_names_by_policy(tmp_path: Path, resolver: Resolver) -> None:
     path = write(tmp_path / "e.tsv", "orf1\torf2\nYAL001C\tYAL002W\nREP1\tYAL001C\nREP1\tNOPE\n")
     report = FileReport("e", path)
