@@ -193,7 +193,7 @@ class Task(LightningModule):
         self.log_dict({f"{part}/{name}": value.float() for name, value in found.items()}, rank_zero_only=False)
 
     def collected(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Predictions and targets ``[n, outputs]`` in label units, experiments ``[n]``: of all ranks since the last call."""
+        """Predictions, targets ``[n, outputs]`` (label units), experiments ``[n]`` of all ranks since the last call."""
         prediction, target, experiment = (torch.cat(part) for part in zip(*self._outputs, strict=True))
         return gather_rows(prediction), gather_rows(target), gather_rows(experiment)
 
