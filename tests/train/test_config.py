@@ -97,9 +97,10 @@ def test_refused_with_the_path_of_the_key(override: str, text: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_an_error_of_hydra_without_a_text() -> None:
+@pytest.mark.parametrize("word", ["model=dan~go${oc.env:HOME}", "+=dango"])
+def test_an_error_of_hydra_without_a_text(word: str) -> None:
     with pytest.raises(ConfigError, match=r"the overrides cannot be applied: .+; 'knockgraph train --cfg' shows all"):
-        compose(["model=dan~go${oc.env:HOME}"])
+        compose([word])
 
 
 def test_files_must_be_named() -> None:

@@ -56,6 +56,9 @@ def test_overrides(overrides: list[str]) -> None:
         ("data=files", r"config key 'data\.cell': there is no default; give it a value, data\.cell=…"),
         ("seed.x=1", r"'seed\.x' has no keys below 'seed'"),
         ("word", "'word' is not key=value"),
+        ("model=" + "x" * 400, "there is no model=xxx"),
+        ("seed={", r"'\{' is not a value"),
+        ("trainer.profile_window=[[1],1,1]", r"'trainer\.profile_window\[0\]': \[1\] is not of type int"),
     ],
 )
 def test_refusals(override: str, text: str) -> None:

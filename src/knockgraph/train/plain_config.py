@@ -7,6 +7,7 @@ deletions are Hydra's own.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import types
 import typing
@@ -83,7 +84,7 @@ def from_tree(tree: Tree) -> Config:
 def _read(path: Path) -> Tree:
     import yaml
 
-    if not path.is_file():
+    if not os.path.isfile(path):  # unlike Path.is_file, it takes any text for a name
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         raise ConfigError(
             f"the overrides cannot be applied: there is no {path.parent.name}={path.stem}; use one of {known}"
@@ -103,7 +104,7 @@ def _member(folder: Path, group: str, name: str) -> Tree:
 
 def _sets_everything(path: Path) -> bool:
     """Whether a file says that its keys are those of the whole config, not of its group."""
-    return path.is_file() and path.read_text(encoding="utf-8").startswith("# @package _global_")
+    return os.path.isfile(path) and path.read_text(encoding="utf-8").startswith("# @package _global_")
 
 
 def _preset(folder: Path, name: str, group: str = "preset") -> tuple[Tree, dict[str, str]]:
