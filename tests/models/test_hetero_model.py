@@ -28,6 +28,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"metabolism": True, "metabolism_attention": True, "heads": 4, "metabolism_rounds": 1},
     {"embedding": False, "features": ["length"]},
     {"embedding": True, "features": ["length", "domain"]},
+    {"local": "pairs", "combine": "sum", "features": ["length"], "embedding_dropout": 0.3, "local_dropout": 0.2},
+    {"local": "pairs", "outputs": 3},
     {"norm": False, "activation": "relu", "dropout": 0.3},
     {"activation": "silu", "metabolism": True, "metabolism_rounds": 0},
     {"activation": "elu", "outputs": 3},
@@ -195,7 +197,10 @@ def test_the_reference_preset_is_the_one_of_the_specification() -> None:
         ({"conv": "gat"}, "conv='gat' is not known to the hetero model; use one of gin, sage, gcn, gatv2"),
         ({"aggregation": "max"}, "aggregation='max'"),
         ({"activation": "tanh"}, "activation='tanh'"),
-        ({"combine": "sum"}, "combine='sum'"),
+        ({"combine": "product"}, "combine='product'"),
+        ({"local": "all"}, "local='all' is not known to the hetero model; use one of hyper-sagnn, pairs"),
+        ({"embedding_dropout": 0.3}, "needs both an embedding and features"),
+        ({"embedding_dropout": 1.0, "features": ["length"]}, "a share from 0 to below 1"),
         ({"wild_type": "cached"}, "wild_type='cached'"),
         ({"merge": "all"}, "merge='all'"),
         ({"merge": "typed", "conv": "gatv2"}, "merge='typed' does not go with conv='gatv2'; use gin, sage or gcn"),
@@ -243,3 +248,32 @@ def test_features_are_standardised_and_not_saved() -> None:
     assert isinstance(flat, HeteroCellModel)
     assert flat.input.features is not None
     assert flat.input.features.tolist() == [[0.0], [0.0]]
+
+
+def test_genes_do_without_their_embedding_in_some_steps() -> None:
+    """Only in training; what is left is what the features say."""
+    graph = cell()
+    model = models.create("hetero", graph, features=["length"], embedding_dropout=0.5, **BASE)
+    assert isinstance(model, HeteroCellModel)
+    assert model.input.embedding is not None
+    torch.manual_seed(0)
+    model.train()
+    some = model.input()
+    model.eval()
+    every = model.input()
+    with torch.no_grad():
+        model.input.embedding.zero_()
+    none = model.input()
+    as_none = (some - none).abs().amax(1) < 1e-6
+    as_every = (some - every).abs().amax(1) < 1e-6
+    assert bool((as_none ^ as_every).all())
+    assert 0 < int(as_none.sum()) < graph.num_genes
+
+
+def test_two_predictions_added() -> None:
+    graph = cell()
+    model = models.create("hetero", graph, local="pairs", combine="sum", **BASE)
+    assert isinstance(model, HeteroCellModel)
+    assert model.gate is None
+    one, two = torch.randn(3, 1), torch.randn(3, 1)
+    assert torch.equal(model._combined(one, two), one + two)

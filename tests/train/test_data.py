@@ -9,8 +9,8 @@ import torch
 from training_runs import config
 
 import knockgraph as kg
-from knockgraph.train.config import ConfigError
-from knockgraph.train.data import TrainingData, load_graph, make_split
+from knockgraph.train.config import Config, ConfigError
+from knockgraph.train.data import TrainingData, load_graph, load_screen, make_split
 
 
 def cell(genes: str = "abcdefgh") -> kg.CellGraph:
@@ -191,7 +191,7 @@ def test_relations(files: list[str]) -> None:
         data(files, "data.relations=[ring,physical]")
     with pytest.raises(ConfigError, match="no relation is left"):
         data(files, "data.relations=[]")
-    demo = load_graph(config("data.relations=[regulatory]").data)
+    demo = graph_of(config("data.relations=[regulatory]"))
     assert list(demo.relations) == ["regulatory"]
     assert (demo.metabolism, demo.genes) == (kg.demo_cell().metabolism, kg.demo_cell().genes)
     assert list(demo.features) == list(kg.demo_cell().features)
@@ -225,13 +225,13 @@ def test_loaders_visit_their_part_once(files: list[str]) -> None:
 
 
 def test_merged_relations() -> None:
-    both = load_graph(config("data.merge={both: [physical, co*]}").data)
+    both = graph_of(config("data.merge={both: [physical, co*]}"))
     assert list(both.relations) == ["both", "regulatory"]
     assert both == kg.demo_cell().merged({"both": ["physical", "coexpression"]})
-    chosen = load_graph(config("data.relations=[physical,regulatory]", "data.merge={all: ['*']}").data)
+    chosen = graph_of(config("data.relations=[physical,regulatory]", "data.merge={all: ['*']}"))
     assert list(chosen.relations) == ["all"]
     with pytest.raises(ConfigError, match=r"config key 'data\.merge': no relation fits 'tf\*', to be merged into 'x'"):
-        load_graph(config("data.merge.x=[tf*]").data)
+        graph_of(config("data.merge.x=[tf*]"))
 
 
 @pytest.mark.parametrize(("strategy", "resident"), [("node-mask", True), ("lazy-mask", False), ("subgraph", False)])
@@ -246,3 +246,15 @@ def test_what_is_made_in_workers_starts_on_the_host(
     monkeypatch.setattr(kg.screen.BoundScreen, "to", lambda bound, device: moved.append(device) or bound)
     made.loader("train", shuffle=False).close()
     assert bool(moved) == resident
+
+
+def graph_of(config: Config) -> kg.CellGraph:
+    return load_graph(config.data, load_screen(config.data))
+
+
+def test_only_the_genes_of_the_screen(tmp_path: Path) -> None:
+    names = kg.demo_cell().genes.names
+    kg.Screen([{names[9], names[4]}, {names[2]}, set()], {"fitness": [0.5, 0.7, 1.0]}).save(tmp_path / "s.parquet")
+    few = graph_of(config(f"data.screen={tmp_path / 's.parquet'}", "data.genes=screened"))
+    assert few.genes.names == (names[2], names[4], names[9])
+    assert graph_of(config(f"data.screen={tmp_path / 's.parquet'}")).num_genes == 360

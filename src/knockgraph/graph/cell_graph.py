@@ -120,6 +120,31 @@ class CellGraph:
         relations = merge_relations(self.relations, groups, self.num_genes)
         return CellGraph(self.genes, relations, self.metabolism, self.features)
 
+    def restricted(self, genes: Iterable[str]) -> CellGraph:
+        """The graph of some of the genes, in this graph's order, with the edges among them; without metabolism.
+
+        Args:
+            genes: Names, in any order; unknown ones raise :class:`UnknownGeneError`.
+
+        >>> edges = torch.tensor([[0, 1, 2], [1, 2, 0]])
+        >>> graph = CellGraph(["a", "b", "c"], {"physical": edges}).restricted(["c", "b"])
+        >>> graph.genes.names, graph.relations["physical"].edge_index.tolist()
+        (('b', 'c'), [[0], [1]])
+        """
+        kept = torch.zeros(self.num_genes, dtype=torch.bool)
+        kept[self.gene_index(genes)] = True
+        place = kept.cumsum(0) - 1
+        names = [name for name, stays in zip(self.genes.names, kept.tolist(), strict=True) if stays]
+        relations = {}
+        for name, relation in self.relations.items():
+            among = kept[relation.edge_index].all(0)
+            weight = None if relation.weight is None else relation.weight[among]
+            relations[name] = Relation(place[relation.edge_index[:, among]], len(names), weight, name)
+        aliases = {name: self.genes.aliases[name] for name in names if name in self.genes.aliases}
+        return CellGraph(
+            GeneNames(names, aliases), relations, features={name: x[kept] for name, x in self.features.items()}
+        )
+
     def save(self, path: str | os.PathLike[str]) -> str:
         """Write the graph to one file, atomically, and return its content hash."""
         tensors: dict[str, Tensor] = {}

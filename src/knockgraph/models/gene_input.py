@@ -25,13 +25,16 @@ class GeneInput(nn.Module):
     layers stayed near a held-out correlation of 0.57 (one direction), these go on.
 
     A learned embedding says nothing about genes that no training sample deletes or reaches; those need features.
-    Features are standardised per column; they belong to the cell graph and are not part of a checkpoint.
+    Features are standardised per column; they belong to the cell graph and are not part of a checkpoint. Beside an
+    embedding features are hardly learned from, because the embedding explains the training genes better; with
+    ``embedding_dropout`` some genes have to do without it in every step.
 
     Args:
         graph: The cell graph.
         channels: Channels of x and of the embedding.
         embedding: Whether there is a learned embedding e.
         features: Names of the graph's features to use as f.
+        embedding_dropout: Share of the genes whose e is 0 in a training step.
 
     Shapes:
         nothing -> ``[num_genes, channels]``.
@@ -39,8 +42,21 @@ class GeneInput(nn.Module):
 
     features: Tensor | None
 
-    def __init__(self, graph: CellGraph, channels: int, embedding: bool = True, features: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        graph: CellGraph,
+        channels: int,
+        embedding: bool = True,
+        features: Sequence[str] = (),
+        embedding_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
+        if not 0 <= embedding_dropout < 1 or (embedding_dropout and not (embedding and features)):
+            raise ModelError(
+                f"embedding_dropout={embedding_dropout}, but it is a share from 0 to below 1 and needs both an "
+                "embedding and features"
+            )
+        self.embedding_dropout = embedding_dropout
         unknown = [name for name in features if name not in graph.features]
         if unknown:
             known = ", ".join(graph.features) or "none"
@@ -69,7 +85,9 @@ class GeneInput(nn.Module):
 
     def forward(self) -> Tensor:
         """See the formula above."""
-        u = self.embedding
+        u: Tensor | None = self.embedding
+        if u is not None and self.training and self.embedding_dropout > 0:
+            u = u * (torch.rand(len(u), 1, device=u.device) >= self.embedding_dropout)
         if self.project is not None:
             projected = self.project(self.features)
             u = projected if u is None else u + projected

@@ -15,6 +15,7 @@ from knockgraph.models.hetero_layer import ACTIVATIONS, HeteroLayer
 from knockgraph.models.hyper_sagnn import HyperSAGNN
 from knockgraph.models.metabolic_state import MetabolicState
 from knockgraph.models.model import CellModel, Prediction
+from knockgraph.models.pair_predictor import PairPredictor
 from knockgraph.models.relation_aggregation import AGGREGATIONS, relation_aggregation
 from knockgraph.models.relation_choice import relation_choice
 from knockgraph.nn.attention_pooling import AttentionPooling
@@ -32,7 +33,8 @@ from knockgraph.strategies import PerturbedGraphs
 
 Convolution = Literal["gin", "sage", "gcn", "gatv2"]
 Aggregation = Literal["sum", "mean", "attention", "pairwise"]
-Combination = Literal["gating", "mean"]
+Combination = Literal["gating", "mean", "sum"]
+Local = Literal["hyper-sagnn", "pairs"]
 WildType = Literal["column", "cached-epoch"]
 Kernels = Literal["auto", "torch", "triton"]
 Merge = Literal["none", "typed"]
@@ -47,11 +49,12 @@ class HeteroCellModel(CellModel):
         x &= \mathrm{layer}_L \circ \dots \circ \mathrm{layer}_1 (\mathrm{input}), \qquad
         z = \mathrm{pool}_{kept\ genes}(x), \qquad
         z_p = \gamma N\, (z_{wild\ type} - z_{perturbed}), \\
-        y &= \mathrm{combine}\bigl(\mathrm{MLP}(z_p),\ \mathrm{HyperSAGNN}(x_{wild\ type};\ P)\bigr),
+        y &= \mathrm{combine}\bigl(\mathrm{MLP}(z_p),\ \mathrm{local}(x_{wild\ type};\ P)\bigr),
 
     in one pass: the wild type is the last column of the view. ``gating`` weighs the two predictions with the softmax
-    of an MLP that sees both, ``mean`` averages them. With metabolism a second pooled state, of the living reactions, is
-    treated alike and :math:`z_p` becomes a linear map of the two differences, each with its own N.
+    of an MLP that sees both, ``mean`` averages them, ``sum`` adds them up. With metabolism a second pooled state, of
+    the living reactions, is treated alike and :math:`z_p` becomes a linear map of the two differences, each with its
+    own N.
 
     The factor N: pooling is nearly a mean over N genes, so a deletion changes z by about 1/N, and with differences that
     small the MLP is linear and sees no interaction. :math:`N (z_{wild\ type} - z_{perturbed})` is about the *sum* of
@@ -70,13 +73,16 @@ class HeteroCellModel(CellModel):
             without types, merge those of the graph: :meth:`CellGraph.merged`.
         embedding: Whether genes have a learned embedding.
         features: Names of the graph's gene features to use beside, or instead of, the embedding.
+        embedding_dropout: See :class:`GeneInput`.
         mlp_layers: Linear maps in the MLP of ``gin``.
         heads: Heads of ``gatv2``, of ``attention``, of the metabolism's attention and of Hyper-SAGNN.
         norm: Whether convolutions are followed by a LayerNorm.
         activation: ``gelu``, ``relu``, ``silu`` or ``elu``.
         dropout: Of the convolutions' activations. The wild type has its own mask, so this adds noise to :math:`z_p`.
-        local: Whether Hyper-SAGNN takes part.
-        combine: ``gating`` or ``mean``.
+        local: What sees the deleted genes' states in the wild type: ``hyper-sagnn`` (or ``True``), ``pairs``
+            (:class:`PairPredictor`), or ``False`` for nothing.
+        local_dropout: Of ``pairs``.
+        combine: ``gating``, ``mean`` or ``sum``.
         metabolism: Whether the reactions take part.
         metabolism_rounds: Rounds of messages reactions → metabolites → reactions.
         metabolism_attention: Whether these messages are weighed by attention, too.
@@ -108,12 +114,14 @@ class HeteroCellModel(CellModel):
         merge: Merge = "none",
         embedding: bool = True,
         features: Sequence[str] = (),
+        embedding_dropout: float = 0.0,
         mlp_layers: int = 4,
         heads: int = 4,
         norm: bool = True,
         activation: str = "gelu",
         dropout: float = 0.0,
-        local: bool = True,
+        local: Local | bool = True,
+        local_dropout: float = 0.0,
         combine: Combination = "gating",
         metabolism: bool = False,
         metabolism_rounds: int = 2,
@@ -129,7 +137,9 @@ class HeteroCellModel(CellModel):
         _one_of("conv", conv, CONVOLUTIONS)
         _one_of("aggregation", aggregation, AGGREGATIONS)
         _one_of("activation", activation, ACTIVATIONS)
-        _one_of("combine", combine, ("gating", "mean"))
+        _one_of("combine", combine, ("gating", "mean", "sum"))
+        if isinstance(local, str):
+            _one_of("local", local, ("hyper-sagnn", "pairs"))
         _one_of("wild_type", wild_type, ("column", "cached-epoch"))
         _one_of("kernels", kernels, ("auto", "torch", "triton"))
         _one_of("merge", merge, ("none", "typed"))
@@ -144,7 +154,7 @@ class HeteroCellModel(CellModel):
         if merge == "typed":
             aggregation = "sum"  # of one
         self.exact = wild_type == "column"
-        self.input = GeneInput(graph, channels, embedding, features)
+        self.input = GeneInput(graph, channels, embedding, features, embedding_dropout)
         self.layers = nn.ModuleList(
             HeteroLayer(
                 _convolution(conv, names, channels, mlp_layers, heads, merge, kernels),
@@ -171,7 +181,12 @@ class HeteroCellModel(CellModel):
         self.global_predictor = nn.Sequential(
             nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, outputs)
         )
-        self.local_predictor = HyperSAGNN(channels, heads, 2, outputs, most_deletions) if local else None
+        self.local_predictor: nn.Module | None = None
+        if local == "pairs":
+            self.local_predictor = PairPredictor(channels, outputs, local_dropout)
+        elif local:
+            self.local_predictor = HyperSAGNN(channels, heads, 2, outputs, most_deletions)
+        self.combine = combine
         gated = local and combine == "gating"
         self.gate = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 2)) if gated else None
         self._known = self.exact
@@ -243,6 +258,8 @@ class HeteroCellModel(CellModel):
 
     def _combined(self, first: Tensor, second: Tensor) -> Tensor:
         """Two predictions ``[samples, outputs]`` made one."""
+        if self.combine == "sum":
+            return first + second
         both = torch.stack([first, second], -1)
         if self.gate is None:
             return both.mean(-1)

@@ -41,6 +41,7 @@ class DataConfig:
     phenotype: str = "gene_interaction"
     relations: list[str] | None = None  # only these; all by default
     merge: dict[str, list[str]] = field(default_factory=dict)  # new name → relations (patterns) that become one
+    genes: str = "all"  # all | screened: the graph of the screen's genes only, smaller and without metabolism
     unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
     missing: str = "error"  # experiments without a label: error | drop
     transform: str = "standard"  # none | standard | min-max | robust
@@ -145,6 +146,7 @@ class Config:
 
 _CHOICES = {
     "task": ("regression", "classification", "empty", "empty-no-backward"),
+    "data.genes": ("all", "screened"),
     "data.unknown": ("error", "drop"),
     "data.missing": ("error", "drop"),
     "data.transform": ("none", "standard", "min-max", "robust"),

@@ -59,8 +59,8 @@ class TrainingData(LightningDataModule):
     @staticmethod
     def from_config(config: Config) -> TrainingData:
         """Read or make everything that the config names."""
-        graph = load_graph(config.data)
         screen = load_screen(config.data)
+        graph = load_graph(config.data, screen)
         return TrainingData(config, graph, screen, make_split(config.data, screen))
 
     @staticmethod
@@ -138,15 +138,23 @@ class TrainingData(LightningDataModule):
         return self.transform(self.bound.values[self.rows[part]])
 
 
-def load_graph(data: DataConfig) -> CellGraph:
-    """The cell graph that the config names."""
+def load_graph(data: DataConfig, screen: Screen) -> CellGraph:
+    """The cell graph that the config names, where asked for only of the screen's genes."""
     if data.cell == "demo":
-        from knockgraph.sources.demo import demo_cell as make
+        from knockgraph.sources.demo import demo_cell
+
+        graph = demo_cell()
     elif data.cell == "yeast-scale":
-        from knockgraph.sources.yeast_scale import yeast_scale_cell as make
+        from knockgraph.sources.yeast_scale import yeast_scale_cell
+
+        graph = yeast_scale_cell()
     else:
-        return _merged(_only(CellGraph.load(_there("data.cell", data.cell)), data.relations), data.merge)
-    return _merged(_only(make(), data.relations), data.merge)
+        graph = CellGraph.load(_there("data.cell", data.cell))
+    graph = _merged(_only(graph, data.relations), data.merge)
+    if data.genes == "screened":
+        found = {gene for name in screen.genotypes.names for gene in graph.genes.find(name)}
+        graph = graph.restricted(graph.genes.names[gene] for gene in sorted(found))
+    return graph
 
 
 def _only(graph: CellGraph, relations: list[str] | None) -> CellGraph:

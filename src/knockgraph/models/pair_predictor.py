@@ -1,0 +1,56 @@
+"""A prediction from the deleted genes' states and all their pairs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from knockgraph.ops._backends import at_least_float32
+from knockgraph.screen import PerturbationBatch
+
+
+class PairPredictor(nn.Module):
+    r"""An MLP on symmetric functions of the states of each sample's deleted genes P,
+
+    .. math::
+        y = \mathrm{MLP}\Bigl[\sum_{i \in P} x_i,\ \sum_{i < j \in P} x_i \odot x_j,\
+            \sum_{i < j \in P} (x_i - x_j)^2\Bigr],
+
+    for genotypes of any size and in any order: what each gene does, what two have in common, how much they differ. The
+    sums over pairs come from :math:`\sum x_i` and :math:`\sum x_i^2`, so nothing is made per pair.
+
+    Args:
+        channels: Channels of x.
+        outputs: Predictions per sample.
+        dropout: Share of the states' and of the MLP's values that are dropped in training.
+
+    Shapes:
+        x ``[num_genes, channels]`` -> ``[samples, outputs]``, float32 under autocast.
+    """
+
+    def __init__(self, channels: int, outputs: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.mlp = nn.Sequential(
+            nn.Linear(3 * channels, 4 * channels), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * channels, outputs)
+        )
+
+    def reset_parameters(self) -> None:
+        """Start anew."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
+
+    def forward(self, x: Tensor, batch: PerturbationBatch) -> Tensor:
+        """See the formula above."""
+        sample = batch.perturbation_indices_batch
+        with torch.autocast(x.device.type, enabled=False):
+            # Dropped for all samples alike: two genes that a sample deletes are to stay comparable.
+            states = self.dropout(at_least_float32(x))[batch.perturbation_indices]
+            # A product with the membership matrix sums in a fixed order; scattering would not.
+            member = (torch.arange(batch.num_columns, device=x.device).unsqueeze(1) == sample).to(states.dtype)
+            total, squares = (member @ torch.cat([states, states.square()], 1)).chunk(2, 1)
+            size = batch.perturbation_indices_ptr.diff().unsqueeze(1)
+            common, apart = (total.square() - squares) / 2, size * squares - total.square()
+        y: Tensor = at_least_float32(self.mlp(torch.cat([total, common, apart], 1)))
+        return y
