@@ -81,7 +81,9 @@ class HeteroCellModel(CellModel):
         dropout: Of the convolutions' activations. The wild type has its own mask, so this adds noise to :math:`z_p`.
         local: What sees the deleted genes' states in the wild type: ``hyper-sagnn`` (or ``True``), ``pairs``
             (:class:`PairPredictor`), or ``False`` for nothing.
-        local_dropout: Of ``pairs``.
+        head_dropout: Share of :math:`z_p`, and of what ``pairs`` sees, that is dropped before the predictors.
+        local_states: Which states it sees: those after the last layer, ``last``, or before the first, ``first``: what
+            is known of the genes themselves, while :math:`z_p` is what the graph says.
         combine: ``gating``, ``mean`` or ``sum``.
         metabolism: Whether the reactions take part.
         metabolism_rounds: Rounds of messages reactions → metabolites → reactions.
@@ -121,7 +123,8 @@ class HeteroCellModel(CellModel):
         activation: str = "gelu",
         dropout: float = 0.0,
         local: Local | bool = True,
-        local_dropout: float = 0.0,
+        head_dropout: float = 0.0,
+        local_states: Literal["last", "first"] = "last",
         combine: Combination = "gating",
         metabolism: bool = False,
         metabolism_rounds: int = 2,
@@ -138,6 +141,9 @@ class HeteroCellModel(CellModel):
         _one_of("aggregation", aggregation, AGGREGATIONS)
         _one_of("activation", activation, ACTIVATIONS)
         _one_of("combine", combine, ("gating", "mean", "sum"))
+        _one_of("local_states", local_states, ("last", "first"))
+        if local_states == "first" and wild_type != "column":
+            raise ModelError("local_states='first' needs wild_type='column'")
         if isinstance(local, str):
             _one_of("local", local, ("hyper-sagnn", "pairs"))
         _one_of("wild_type", wild_type, ("column", "cached-epoch"))
@@ -181,11 +187,13 @@ class HeteroCellModel(CellModel):
         self.global_predictor = nn.Sequential(
             nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, outputs)
         )
+        self.head_dropout = nn.Dropout(head_dropout)
         self.local_predictor: nn.Module | None = None
         if local == "pairs":
-            self.local_predictor = PairPredictor(channels, outputs, local_dropout)
+            self.local_predictor = PairPredictor(channels, outputs, head_dropout)
         elif local:
             self.local_predictor = HyperSAGNN(channels, heads, 2, outputs, most_deletions)
+        self.local_states = local_states
         self.combine = combine
         gated = local and combine == "gating"
         self.gate = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 2)) if gated else None
@@ -196,32 +204,38 @@ class HeteroCellModel(CellModel):
             self.register_buffer("z_wild_type", torch.zeros(len(sizes), 1, channels))
 
     def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:
-        """The wild type's gene states ``[num_genes, channels]`` and pooled states ``[1 or 2, 1, channels]``, then the
-        pooled states of all columns.
+        """The gene states that the local predictor sees, ``[num_genes, channels]``, and the wild type's pooled states
+        ``[1 or 2, 1, channels]``, then the pooled states of all columns.
         """
         if self.exact and not view.batch.wild_type:
             raise ModelError(
                 "the hetero model compares with the wild type, but the view has no column for it; "
                 "give it strategy(batch.with_wild_type())"
             )
-        x, z = self.states(view)
+        first = self.input()
+        x, z = self.states(view, first)
         x_wild, z_wild = (x[:, -1], z[:, -1:]) if view.batch.wild_type else self._cached()
-        return x_wild, z_wild, z
+        return first if self.local_states == "first" else x_wild, z_wild, z
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """See the formula above."""
-        x_wild, z_wild, z = encoded
+        genes, z_wild, z = encoded
         difference = z_wild - z[:, : batch.num_samples]
         scaled = [scale * part for scale, part in zip(self.scales, difference, strict=True)]
         z_p = scaled[0] if self.joint is None else self.joint(torch.cat(scaled, 1))
-        y = at_least_float32(self.global_predictor(z_p))
+        y = at_least_float32(self.global_predictor(self.head_dropout(z_p)))
         if self.local_predictor is not None:
-            y = self._combined(y, self.local_predictor(x_wild, batch))
+            y = self._combined(y, self.local_predictor(genes, batch))
         return Prediction(y, at_least_float32(z_p))
 
-    def states(self, view: PerturbedGraphs) -> tuple[Tensor, Tensor]:
-        """States of the genes ``[num_genes, columns, channels]`` and pooled states ``[1 or 2, columns, channels]``."""
-        x = self.input()  # [num_genes, channels]: in the first layer all samples share it
+    def states(self, view: PerturbedGraphs, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """States of the genes ``[num_genes, columns, channels]`` and pooled states ``[1 or 2, columns, channels]``.
+
+        Args:
+            view: The graphs.
+            x: What :attr:`input` gave, ``[num_genes, channels]``; asked for unless given.
+        """
+        x = self.input() if x is None else x  # in the first layer all samples share it
         for layer in self.layers:
             x = layer(view, x)
         pooled = [self.pool(x, view.keep)]

@@ -15,6 +15,21 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "activation": "relu",
             "local": False,
         },
+        # Screens of pairs, also with genes that were never deleted before (docs/results.md); needs gene features:
+        # knockgraph graph build --features degree,spectral,diffusion
+        "pairs": {
+            "channels": 64,
+            "layers": 1,
+            "conv": "gin",
+            "mlp_layers": 2,
+            "aggregation": "mean",
+            "features": ["degree", "spectral", "diffusion"],
+            "embedding_dropout": 0.2,
+            "local": "pairs",
+            "local_states": "first",
+            "head_dropout": 0.1,
+            "combine": "sum",
+        },
         # The reference project's settings.
         "reference": {
             "channels": 64,
