@@ -32,6 +32,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"local": "pairs", "outputs": 3},
     {"local": "pairs", "local_states": "first", "combine": "mean"},
     {"local_states": "first"},
+    {"similar": "length", "embedding_dropout": 0.3},
     {"norm": False, "activation": "relu", "dropout": 0.3},
     {"activation": "silu", "metabolism": True, "metabolism_rounds": 0},
     {"activation": "elu", "outputs": 3},
@@ -203,7 +204,9 @@ def test_the_reference_preset_is_the_one_of_the_specification() -> None:
         ({"local": "all"}, "local='all' is not known to the hetero model; use one of hyper-sagnn, pairs"),
         ({"local_states": "middle"}, "local_states='middle'"),
         ({"local_states": "first", "wild_type": "cached-epoch"}, "needs wild_type='column'"),
-        ({"embedding_dropout": 0.3}, "needs both an embedding and features"),
+        ({"embedding_dropout": 0.3}, "needs an embedding and something instead"),
+        ({"similar": "size"}, "no gene feature 'size'; it has length, domain"),
+        ({"similar": "length", "embedding": False, "features": ["length"]}, "borrows embeddings"),
         ({"embedding_dropout": 1.0, "features": ["length"]}, "a share from 0 to below 1"),
         ({"wild_type": "cached"}, "wild_type='cached'"),
         ({"merge": "all"}, "merge='all'"),
@@ -281,3 +284,31 @@ def test_two_predictions_added() -> None:
     assert model.gate is None
     one, two = torch.randn(3, 1), torch.randn(3, 1)
     assert torch.equal(model._combined(one, two), one + two)
+
+
+def test_a_gene_that_no_training_sample_deletes_borrows_an_embedding() -> None:
+    """From the known genes, by a softmax of the cosine of a feature; known genes keep theirs, also in a checkpoint."""
+    graph = cell()
+    model = models.create("hetero", graph, similar="length", embedding_dropout=0.5, **BASE).eval()
+    assert isinstance(model, HeteroCellModel)
+    known = torch.arange(graph.num_genes) % 3 > 0
+    before = model.input()
+    model.set_known(known)
+    inside = model.input
+    assert inside.embedding is not None
+    feature = graph.features["length"].float()
+    for gene in range(graph.num_genes):
+        if known[gene]:
+            continue
+        others = [h for h in range(graph.num_genes) if known[h]]
+        cosine = torch.stack([torch.cosine_similarity(feature[gene], feature[h], dim=0) for h in others])
+        share = (20.0 * cosine).softmax(0)
+        u = sum(w * inside.embedding[h] for w, h in zip(share, others, strict=True))
+        expected = inside.norm(u + inside.second(torch.nn.functional.gelu(inside.first(u))))
+        torch.testing.assert_close(model.input()[gene], expected, rtol=1e-4, atol=1e-5)
+    assert torch.equal(model.input()[known], before[known])
+    assert torch.equal(model.state_dict()["input.known"], known)
+    again = models.create("hetero", graph, similar="length", embedding_dropout=0.5, **BASE)
+    again.load_state_dict(model.state_dict())
+    assert isinstance(again, HeteroCellModel)
+    assert torch.equal(again.input.known, known)

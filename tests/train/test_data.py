@@ -258,3 +258,10 @@ def test_only_the_genes_of_the_screen(tmp_path: Path) -> None:
     few = graph_of(config(f"data.screen={tmp_path / 's.parquet'}", "data.genes=screened"))
     assert few.genes.names == (names[2], names[4], names[9])
     assert graph_of(config(f"data.screen={tmp_path / 's.parquet'}")).num_genes == 360
+
+
+def test_which_genes_a_part_deletes() -> None:
+    data = TrainingData.from_config(config("data.experiments=300"))
+    for part in ("train", "test"):
+        deleted = {gene for genes in data.bound.batch(data.rows[part]).tolist() for gene in genes}
+        assert set(data.deleted(part).nonzero().flatten().tolist()) == deleted

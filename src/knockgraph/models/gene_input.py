@@ -12,6 +12,7 @@ from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
 
 _START = 0.01  # size of the state before it is normalised
+_SHARPNESS = 20.0  # T at the start
 
 
 class GeneInput(nn.Module):
@@ -25,22 +26,34 @@ class GeneInput(nn.Module):
     layers stayed near a held-out correlation of 0.57 (one direction), these go on.
 
     A learned embedding says nothing about genes that no training sample deletes or reaches; those need features.
-    Features are standardised per column; they belong to the cell graph and are not part of a checkpoint. Beside an
-    embedding features are hardly learned from, because the embedding explains the training genes better; with
-    ``embedding_dropout`` some genes have to do without it in every step.
+    Features are standardised per column; they belong to the cell graph and are not part of a checkpoint.
+
+    With ``similar`` a gene that no training sample deletes borrows the embedding of those that are,
+
+    .. math:: e_g = \sum_{h\ \mathrm{known}} \mathrm{softmax}_h\bigl(T \cos(s_g, s_h)\bigr)\, e_h, \qquad h \neq g,
+
+    by a feature s, with a learned T. ``embedding_dropout`` makes some known genes borrow in every training step, so
+    that the model learns with embeddings such as it will meet; without ``similar`` they are 0 then, and the features f
+    have to do. Borrowing takes memory for ``num_genes²`` numbers.
 
     Args:
         graph: The cell graph.
         channels: Channels of x and of the embedding.
         embedding: Whether there is a learned embedding e.
         features: Names of the graph's features to use as f.
-        embedding_dropout: Share of the genes whose e is 0 in a training step.
+        embedding_dropout: Share of the genes that do without an e of their own in a training step.
+        similar: Name of the feature s, or ``None``: nothing is borrowed.
+
+    Attributes:
+        known: bool [num_genes], the genes with an embedding of their own; see :meth:`set_known`.
 
     Shapes:
         nothing -> ``[num_genes, channels]``.
     """
 
     features: Tensor | None
+    direction: Tensor | None
+    known: Tensor
 
     def __init__(
         self,
@@ -49,15 +62,19 @@ class GeneInput(nn.Module):
         embedding: bool = True,
         features: Sequence[str] = (),
         embedding_dropout: float = 0.0,
+        similar: str | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= embedding_dropout < 1 or (embedding_dropout and not (embedding and features)):
+        instead = bool(features) or similar is not None
+        if not 0 <= embedding_dropout < 1 or (embedding_dropout and not (embedding and instead)):
             raise ModelError(
-                f"embedding_dropout={embedding_dropout}, but it is a share from 0 to below 1 and needs both an "
-                "embedding and features"
+                f"embedding_dropout={embedding_dropout}, but it is a share from 0 to below 1 and needs an embedding "
+                "and something instead: features=[…] or similar=…"
             )
+        if similar is not None and not embedding:
+            raise ModelError(f"similar={similar!r} borrows embeddings, but embedding=False")
         self.embedding_dropout = embedding_dropout
-        unknown = [name for name in features if name not in graph.features]
+        unknown = [name for name in (*features, similar) if name is not None and name not in graph.features]
         if unknown:
             known = ", ".join(graph.features) or "none"
             raise ModelError(f"the graph has no gene feature {unknown[0]!r}; it has {known}")
@@ -67,6 +84,11 @@ class GeneInput(nn.Module):
         given = torch.cat([graph.features[name].double() for name in features], 1) if features else None
         self.register_buffer("features", None if given is None else _standardised(given).float(), persistent=False)
         self.project = None if given is None else nn.Linear(given.shape[1], channels, bias=False)
+        self.register_buffer("direction", None, persistent=False)
+        if similar is not None:
+            self.direction = nn.functional.normalize(graph.features[similar].float(), dim=1)
+            self.sharpness = nn.Parameter(torch.empty(()))
+            self.register_buffer("known", torch.ones(graph.num_genes, dtype=torch.bool))
         self.first = nn.Linear(channels, channels)
         self.second = nn.Linear(channels, channels)
         self.norm = nn.LayerNorm(channels)
@@ -78,21 +100,42 @@ class GeneInput(nn.Module):
             nn.init.normal_(self.embedding, std=_START)
         if self.project is not None:
             nn.init.normal_(self.project.weight, std=_START / math.sqrt(self.project.in_features))
+        if self.direction is not None:
+            nn.init.constant_(self.sharpness, math.log(_SHARPNESS))
         self.first.reset_parameters()
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)
         self.norm.reset_parameters()
 
+    def set_known(self, genes: Tensor) -> None:
+        """Say which genes training samples delete, bool [num_genes]; all are taken to be known until then."""
+        if self.direction is not None and bool(genes.any()):
+            self.known.copy_(genes)
+
     def forward(self) -> Tensor:
         """See the formula above."""
         u: Tensor | None = self.embedding
-        if u is not None and self.training and self.embedding_dropout > 0:
-            u = u * (torch.rand(len(u), 1, device=u.device) >= self.embedding_dropout)
+        if u is not None:
+            own = self.known if self.direction is not None else None
+            if self.training and self.embedding_dropout > 0:
+                stays = torch.rand(len(u), device=u.device) >= self.embedding_dropout
+                own = stays if own is None else own & stays
+            if own is not None:
+                instead = u.new_zeros(()) if self.direction is None else self._borrowed(u)
+                u = torch.where(own.unsqueeze(1), u, instead)
         if self.project is not None:
             projected = self.project(self.features)
             u = projected if u is None else u + projected
         x: Tensor = self.norm(u + self.second(nn.functional.gelu(self.first(u))))
         return x
+
+    def _borrowed(self, embedding: Tensor) -> Tensor:
+        assert self.direction is not None
+        with torch.autocast(embedding.device.type, enabled=False):
+            closeness = self.sharpness.exp() * (self.direction @ self.direction.t())
+            nobody = ~self.known | torch.eye(len(embedding), dtype=torch.bool, device=embedding.device)
+            share: Tensor = closeness.masked_fill(nobody, torch.finfo(closeness.dtype).min).softmax(1)
+            return share @ embedding
 
 
 def _standardised(x: Tensor) -> Tensor:

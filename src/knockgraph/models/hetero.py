@@ -73,7 +73,8 @@ class HeteroCellModel(CellModel):
             without types, merge those of the graph: :meth:`CellGraph.merged`.
         embedding: Whether genes have a learned embedding.
         features: Names of the graph's gene features to use beside, or instead of, the embedding.
-        embedding_dropout: See :class:`GeneInput`.
+        embedding_dropout: See :class:`GeneInput`, and so the next.
+        similar: As above.
         mlp_layers: Linear maps in the MLP of ``gin``.
         heads: Heads of ``gatv2``, of ``attention``, of the metabolism's attention and of Hyper-SAGNN.
         norm: Whether convolutions are followed by a LayerNorm.
@@ -117,6 +118,7 @@ class HeteroCellModel(CellModel):
         embedding: bool = True,
         features: Sequence[str] = (),
         embedding_dropout: float = 0.0,
+        similar: str | None = None,
         mlp_layers: int = 4,
         heads: int = 4,
         norm: bool = True,
@@ -160,7 +162,7 @@ class HeteroCellModel(CellModel):
         if merge == "typed":
             aggregation = "sum"  # of one
         self.exact = wild_type == "column"
-        self.input = GeneInput(graph, channels, embedding, features, embedding_dropout)
+        self.input = GeneInput(graph, channels, embedding, features, embedding_dropout, similar)
         self.layers = nn.ModuleList(
             HeteroLayer(
                 _convolution(conv, names, channels, mlp_layers, heads, merge, kernels),
@@ -242,6 +244,10 @@ class HeteroCellModel(CellModel):
         if self.metabolic is not None:
             pooled.append(self.metabolic(view, x))
         return x, torch.stack(pooled)
+
+    def set_known(self, genes: Tensor) -> None:
+        """See :class:`CellModel`."""
+        self.input.set_known(genes)
 
     @torch.no_grad()
     def refresh_wild_type(self, view: PerturbedGraphs) -> None:

@@ -48,6 +48,13 @@ class CellModel(nn.Module, ABC):
             view: Of the wild type alone.
         """
 
+    def set_known(self, genes: Tensor) -> None:
+        """Called once before training; for models that treat genes differently that no training sample deletes.
+
+        Args:
+            genes: bool [num_genes], the genes that training samples delete.
+        """
+
     def columns(self, batch: PerturbationBatch) -> PerturbationBatch:
         """What the view of ``batch`` must show, see :attr:`perturbs`: ``model(strategy(model.columns(batch)), batch)``.
 

@@ -15,15 +15,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "activation": "relu",
             "local": False,
         },
-        # Screens of pairs, also with genes that were never deleted before (docs/results.md); needs gene features:
-        # knockgraph graph build --features degree,spectral,diffusion
+        # Screens of pairs, also with genes that were never deleted before (docs/results.md); needs a feature:
+        # knockgraph graph build --features diffusion
         "pairs": {
             "channels": 64,
             "layers": 1,
             "conv": "gin",
             "mlp_layers": 2,
             "aggregation": "mean",
-            "features": ["degree", "spectral", "diffusion"],
+            "similar": "diffusion",
             "embedding_dropout": 0.2,
             "local": "pairs",
             "local_states": "first",

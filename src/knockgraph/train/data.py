@@ -133,6 +133,12 @@ class TrainingData(LightningDataModule):
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
+    def deleted(self, part: str) -> Tensor:
+        """Which genes the experiments of a part delete, bool ``[num_genes]``."""
+        genes = torch.zeros(self.graph.num_genes, dtype=torch.bool)
+        genes[self.bound.batch(self.rows[part]).perturbation_indices] = True
+        return genes
+
     def targets(self, part: str) -> Tensor:
         """Labels of a part in label units, ``[experiments, outputs]``."""
         return self.transform(self.bound.values[self.rows[part]])

@@ -81,6 +81,7 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
     quiet()
     data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
     task = make_task(config, data.graph, data.transform)
+    task.model.set_known(data.deleted("train"))
     data.collate = task.strategy.collate
     trainer = make_trainer(config, directory, folder)
     if config.trainer.profile != "off":
