@@ -78,7 +78,7 @@ def test_interface(name: str) -> None:
 
 
 def test_names() -> None:
-    assert baselines.available() == ["mean", "additive", "ridge-pairs", "low-rank", "boosting"]
+    assert baselines.available() == ["mean", "additive", "ridge-pairs", "low-rank", "boosting", "smoothing"]
 
 
 def test_mean() -> None:

@@ -1,4 +1,4 @@
-r"""What a graph model has to beat, and the best that any model can reach. Only ``boosting`` knows the graph.
+r"""What a graph model has to beat, and the best that any model can reach. The last two of these know the graph.
 
 ===============  ==================================================================================================
 name             prediction for a genotype :math:`P`
@@ -8,6 +8,7 @@ name             prediction for a genotype :math:`P`
 ``ridge-pairs``  :math:`c + \sum_{g \in P} b_g + \sum_{g < h \in P} p_{gh}`
 ``low-rank``     :math:`c + \sum_{g \in P} b_g + \sum_{g < h \in P} \langle u_g, u_h \rangle`
 ``boosting``     boosted trees on network features of :math:`P`, see :class:`Boosting`; needs scikit-learn
+``smoothing``    :math:`c +` the mean of what similar genes do with those of :math:`P`, see :class:`Smoothing`
 ===============  ==================================================================================================
 
 The product of ``low-rank`` is indefinite, see :class:`LowRank`. A gene or a pair that was not in the training rows
@@ -26,6 +27,7 @@ from knockgraph.models.baselines.boosting import Boosting, MissingPackageError
 from knockgraph.models.baselines.ceiling import reproducibility_ceiling
 from knockgraph.models.baselines.low_rank import LowRank
 from knockgraph.models.baselines.ridge import Additive, RidgePairs
+from knockgraph.models.baselines.smoothing import Smoothing
 
 __all__ = [
     "Additive",
@@ -36,6 +38,7 @@ __all__ = [
     "Mean",
     "MissingPackageError",
     "RidgePairs",
+    "Smoothing",
     "available",
     "create",
     "reproducibility_ceiling",
@@ -47,6 +50,7 @@ _CLASSES: dict[str, type[Baseline]] = {
     "ridge-pairs": RidgePairs,
     "low-rank": LowRank,
     "boosting": Boosting,
+    "smoothing": Smoothing,
 }
 
 
@@ -60,7 +64,7 @@ def create(name: str, graph: CellGraph | None = None, **options: Any) -> Baselin
 
     Args:
         name: One of :func:`available`.
-        graph: The cell graph; only ``boosting`` looks at it.
+        graph: The cell graph; only ``boosting`` and ``smoothing`` look at it.
         options: Those of the baseline's own docstring.
     """
     if name not in _CLASSES:
