@@ -11,6 +11,7 @@ from model_cases import batch_of, cell, gradients, predict
 
 import knockgraph as kg
 from knockgraph import models
+from knockgraph.graph.structural_features import with_structural_features
 
 
 def test_every_name_makes_a_model() -> None:
@@ -22,7 +23,7 @@ def test_every_name_makes_a_model() -> None:
 
 @pytest.mark.parametrize(("name", "preset"), [(n, p) for n, presets in models.PRESETS.items() for p in presets])
 def test_every_preset_runs(name: str, preset: str) -> None:
-    graph = cell()
+    graph = with_structural_features(cell(), ["diffusion"])
     model = models.create(name, graph, preset=preset, outputs=2)
     assert predict(model, kg.strategies.create("node-mask", graph), batch_of()).values.shape == (5, 2)
 
@@ -36,7 +37,7 @@ def test_options_win_over_the_preset() -> None:
 def test_wrong_names() -> None:
     with pytest.raises(kg.ModelError, match="there is no model 'gnn'; use one of hetero, dango"):
         models.create("gnn", cell())
-    with pytest.raises(kg.ModelError, match="the model hetero has no preset 'big'; it has small, reference"):
+    with pytest.raises(kg.ModelError, match="the model hetero has no preset 'big'; it has small, pairs, reference"):
         models.create("hetero", cell(), preset="big")
     with pytest.raises(kg.ModelError, match="the model constant has no preset 'small'; it has none"):
         models.create("constant", cell(), preset="small")

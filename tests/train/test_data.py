@@ -9,8 +9,8 @@ import torch
 from training_runs import config
 
 import knockgraph as kg
-from knockgraph.train.config import Config, ConfigError
-from knockgraph.train.data import TrainingData, load_graph, load_screen, make_split
+from knockgraph.train.config import ConfigError
+from knockgraph.train.data import TrainingData, load_graph, make_split, of_screen
 
 
 def cell(genes: str = "abcdefgh") -> kg.CellGraph:
@@ -191,7 +191,7 @@ def test_relations(files: list[str]) -> None:
         data(files, "data.relations=[ring,physical]")
     with pytest.raises(ConfigError, match="no relation is left"):
         data(files, "data.relations=[]")
-    demo = graph_of(config("data.relations=[regulatory]"))
+    demo = load_graph(config("data.relations=[regulatory]").data)
     assert list(demo.relations) == ["regulatory"]
     assert (demo.metabolism, demo.genes) == (kg.demo_cell().metabolism, kg.demo_cell().genes)
     assert list(demo.features) == list(kg.demo_cell().features)
@@ -225,13 +225,13 @@ def test_loaders_visit_their_part_once(files: list[str]) -> None:
 
 
 def test_merged_relations() -> None:
-    both = graph_of(config("data.merge={both: [physical, co*]}"))
+    both = load_graph(config("data.merge={both: [physical, co*]}").data)
     assert list(both.relations) == ["both", "regulatory"]
     assert both == kg.demo_cell().merged({"both": ["physical", "coexpression"]})
-    chosen = graph_of(config("data.relations=[physical,regulatory]", "data.merge={all: ['*']}"))
+    chosen = load_graph(config("data.relations=[physical,regulatory]", "data.merge={all: ['*']}").data)
     assert list(chosen.relations) == ["all"]
     with pytest.raises(ConfigError, match=r"config key 'data\.merge': no relation fits 'tf\*', to be merged into 'x'"):
-        graph_of(config("data.merge.x=[tf*]"))
+        load_graph(config("data.merge.x=[tf*]").data)
 
 
 @pytest.mark.parametrize(("strategy", "resident"), [("node-mask", True), ("lazy-mask", False), ("subgraph", False)])
@@ -248,16 +248,12 @@ def test_what_is_made_in_workers_starts_on_the_host(
     assert bool(moved) == resident
 
 
-def graph_of(config: Config) -> kg.CellGraph:
-    return load_graph(config.data, load_screen(config.data))
-
-
-def test_only_the_genes_of_the_screen(tmp_path: Path) -> None:
+def test_only_the_genes_of_the_screen() -> None:
     names = kg.demo_cell().genes.names
-    kg.Screen([{names[9], names[4]}, {names[2]}, set()], {"fitness": [0.5, 0.7, 1.0]}).save(tmp_path / "s.parquet")
-    few = graph_of(config(f"data.screen={tmp_path / 's.parquet'}", "data.genes=screened"))
-    assert few.genes.names == (names[2], names[4], names[9])
-    assert graph_of(config(f"data.screen={tmp_path / 's.parquet'}")).num_genes == 360
+    screen = kg.Screen([{names[9], names[4]}, {names[2]}, {"nobody"}, set()], {"fitness": [0.5, 0.7, 0.2, 1.0]})
+    assert of_screen(kg.demo_cell(), screen).genes.names == (names[2], names[4], names[9])
+    data = TrainingData.from_config(config("data.experiments=300", "data.genes=screened"))
+    assert set(data.graph.genes.names) == set(data.screen.genotypes.names)
 
 
 def test_which_genes_a_part_deletes() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
+from knockgraph.graph.structural_features import FEATURES
 
 _START = 0.01  # size of the state before it is normalised
 _SHARPNESS = 20.0  # T at the start
@@ -77,7 +78,8 @@ class GeneInput(nn.Module):
         unknown = [name for name in (*features, similar) if name is not None and name not in graph.features]
         if unknown:
             known = ", ".join(graph.features) or "none"
-            raise ModelError(f"the graph has no gene feature {unknown[0]!r}; it has {known}")
+            makes = "; knockgraph graph build --features makes it" if unknown[0] in FEATURES else ""
+            raise ModelError(f"the graph has no gene feature {unknown[0]!r}; it has {known}{makes}")
         if not embedding and not features:
             raise ModelError("genes need an input: embedding=True, features=[…], or both")
         self.embedding = nn.Parameter(torch.empty(graph.num_genes, channels)) if embedding else None

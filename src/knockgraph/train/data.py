@@ -59,8 +59,9 @@ class TrainingData(LightningDataModule):
     @staticmethod
     def from_config(config: Config) -> TrainingData:
         """Read or make everything that the config names."""
-        screen = load_screen(config.data)
-        graph = load_graph(config.data, screen)
+        graph, screen = load_graph(config.data), load_screen(config.data)
+        if config.data.genes == "screened":
+            graph = of_screen(graph, screen)
         return TrainingData(config, graph, screen, make_split(config.data, screen))
 
     @staticmethod
@@ -144,8 +145,8 @@ class TrainingData(LightningDataModule):
         return self.transform(self.bound.values[self.rows[part]])
 
 
-def load_graph(data: DataConfig, screen: Screen) -> CellGraph:
-    """The cell graph that the config names, where asked for only of the screen's genes."""
+def load_graph(data: DataConfig) -> CellGraph:
+    """The cell graph that the config names."""
     if data.cell == "demo":
         from knockgraph.sources.demo import demo_cell
 
@@ -156,11 +157,13 @@ def load_graph(data: DataConfig, screen: Screen) -> CellGraph:
         graph = yeast_scale_cell()
     else:
         graph = CellGraph.load(_there("data.cell", data.cell))
-    graph = _merged(_only(graph, data.relations), data.merge)
-    if data.genes == "screened":
-        found = {gene for name in screen.genotypes.names for gene in graph.genes.find(name)}
-        graph = graph.restricted(graph.genes.names[gene] for gene in sorted(found))
-    return graph
+    return _merged(_only(graph, data.relations), data.merge)
+
+
+def of_screen(graph: CellGraph, screen: Screen) -> CellGraph:
+    """The graph of the screen's genes only; names that it does not know are left to :meth:`Screen.bind`."""
+    found = {gene for name in screen.genotypes.names for gene in graph.genes.find(name)}
+    return graph.restricted(graph.genes.names[gene] for gene in sorted(found))
 
 
 def _only(graph: CellGraph, relations: list[str] | None) -> CellGraph:
