@@ -3,6 +3,7 @@
 import importlib.util
 import os
 
+import pytest
 import torch
 
 # Triton reads this once, when it is imported, and PyG imports it: some other test may do so long before tests/ops.
@@ -16,3 +17,9 @@ if os.environ.get("CI"):
 
     settings.register_profile("ci", derandomize=True)
     settings.load_profile("ci")
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    """A test sees the same random numbers whatever ran before it, and in whichever process."""
+    torch.manual_seed(0)
