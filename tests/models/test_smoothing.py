@@ -17,7 +17,7 @@ KNOWN = GENES[:6]
 
 
 def graph() -> CellGraph:
-    feature = torch.from_numpy(default_rng(0).normal(size=(N, 3))).float()
+    feature = torch.from_numpy(default_rng(0).normal(size=(N, 3)))
     return CellGraph(GENES, {"physical": torch.tensor([[0, 1], [1, 0]])}, features={"diffusion": feature})
 
 
@@ -60,6 +60,7 @@ def test_the_formula(sharpness: float) -> None:
     asked = [["G0", "G1"], ["G0", "G7"], ["G7", "G8"], ["G3"], [], ["G2", "G4", "G8"], ["G5", "G6"]]
     baseline = baselines.create("smoothing", cell, sharpness=sharpness)
     baseline.fit(screen(cell, training, values), np.arange(len(training)), torch.tensor(values).unsqueeze(1))
+    assert cell == graph()  # the features are the graph's own
     found = baseline.predict(screen(cell, asked, [0.0] * len(asked)), np.arange(len(asked)))
     expected = [slow(cell, training, values, genotype, sharpness) for genotype in asked]
     np.testing.assert_allclose(found[:, 0].numpy(), expected, rtol=1e-5, atol=1e-6)

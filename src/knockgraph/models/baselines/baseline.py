@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import GeneListMismatchError, KnockgraphError, LabelError
+from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, ragged
 from knockgraph.screen.ragged import Ints
 
@@ -75,6 +76,15 @@ def sums(group: Ints, values: Floats, num_groups: int) -> Floats:
         return np.zeros(num_groups)
     total: Floats = np.bincount(group, values, num_groups).astype(np.float64, copy=False)
     return total
+
+
+def same_graph(name: str, graph: CellGraph, genotypes: GenotypeRows) -> None:
+    """Refuse genotypes over other genes than those of the graph that a baseline was made for."""
+    if genotypes.num_genes != graph.num_genes:
+        raise GeneListMismatchError(
+            f"the baseline {name} was made for a graph of {graph.num_genes} genes, the screen is bound to "
+            f"one of {genotypes.num_genes}; give it the same graph"
+        )
 
 
 def positive(name: str, value: float) -> float:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from knockgraph.errors import GeneListMismatchError
 from knockgraph.graph import CellGraph
-from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, positive
+from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, positive, same_graph
 from knockgraph.models.baselines.pair_features import GenotypeFeatures
 
 
@@ -58,11 +57,7 @@ class Boosting(Baseline):
                 "the baseline boosting needs scikit-learn, which is not installed; pip install 'knockgraph[boosting]', "
                 "or leave it out of trainer.baselines"
             ) from error
-        if genotypes.num_genes != self.graph.num_genes:
-            raise GeneListMismatchError(
-                f"the baseline boosting was made for a graph of {self.graph.num_genes} genes, the screen is bound to "
-                f"one of {genotypes.num_genes}; give it the same graph"
-            )
+        same_graph("boosting", self.graph, genotypes)
         self.features = GenotypeFeatures(self.graph, seed=self.seed)
         table = self.features.fit(genotypes, y)
         if len(y) > self.max_rows:

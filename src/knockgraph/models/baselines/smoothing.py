@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from knockgraph.errors import GeneListMismatchError
 from knockgraph.graph import CellGraph
 from knockgraph.graph.structural_features import diffusion
-from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, sums
+from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, same_graph, sums
 
 
 class Smoothing(Baseline):
@@ -34,14 +34,9 @@ class Smoothing(Baseline):
         self.sharpness = positive("sharpness", sharpness)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
-        if genotypes.num_genes != self.graph.num_genes:
-            raise GeneListMismatchError(
-                f"the baseline smoothing was made for a graph of {self.graph.num_genes} genes, the screen is bound to "
-                f"one of {genotypes.num_genes}; give it the same graph"
-            )
+        same_graph("smoothing", self.graph, genotypes)
         s = self.graph.features["diffusion"] if "diffusion" in self.graph.features else diffusion(self.graph)
-        self.direction = s.double().numpy()
-        self.direction /= np.maximum(np.linalg.norm(self.direction, axis=1, keepdims=True), 1e-300)
+        self.direction: Floats = torch.nn.functional.normalize(s.double(), dim=1).numpy()
         self.mean = float(y.mean())
         row, code = genotypes.pairs()
         first, second = np.divmod(code, genotypes.num_genes)
