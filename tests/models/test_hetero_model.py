@@ -214,6 +214,8 @@ def test_the_reference_preset_is_the_one_of_the_specification() -> None:
         ({"merge": "typed", "conv": "gatv2"}, "merge='typed' does not go with conv='gatv2'; use gin, sage or gcn"),
         ({"layers": 0}, "layers=0, but the hetero model needs at least 1"),
         ({"channels": 0}, "channels=0"),
+        ({"dropout": 2}, "dropout=2, but it is a share from 0 to below 1"),
+        ({"head_dropout": -0.1}, "head_dropout=-0.1, but it is a share from 0 to below 1"),
         ({"relations": []}, "at least one relation"),
         ({"relations": ["physical", "nothing"]}, "no relation 'nothing'; it has physical, string_coexpression"),
         ({"relations": ["physical", "physical"]}, "twice"),

@@ -154,6 +154,9 @@ class HeteroCellModel(CellModel):
         for name, number in (("channels", channels), ("layers", layers), ("mlp_layers", mlp_layers)):
             if number < 1:
                 raise ModelError(f"{name}={number}, but the hetero model needs at least 1")
+        for name, share in (("dropout", dropout), ("head_dropout", head_dropout)):
+            if not 0 <= share < 1:
+                raise ModelError(f"{name}={share}, but it is a share from 0 to below 1")
         if merge == "typed" and conv == "gatv2":
             raise ModelError("merge='typed' does not go with conv='gatv2'; use gin, sage or gcn, or merge='none'")
         if metabolism and graph.metabolism is None:
