@@ -80,6 +80,8 @@ class HeteroCellModel(CellModel):
         norm: Whether convolutions are followed by a LayerNorm.
         activation: ``gelu``, ``relu``, ``silu`` or ``elu``.
         dropout: Of the convolutions' activations. The wild type has its own mask, so this adds noise to :math:`z_p`.
+        residual: Whether each layer adds to the states instead of replacing them, see :class:`HeteroLayer`. Without it
+            the model learned nothing on a graph of yeast's size.
         local: What sees the deleted genes' states in the wild type: ``hyper-sagnn`` (or ``True``), ``pairs``
             (:class:`PairPredictor`), or ``False`` for nothing.
         head_dropout: Share of :math:`z_p`, and of what ``pairs`` sees, that is dropped before the predictors.
@@ -124,6 +126,7 @@ class HeteroCellModel(CellModel):
         norm: bool = True,
         activation: str = "gelu",
         dropout: float = 0.0,
+        residual: bool = True,
         local: Local | bool = True,
         head_dropout: float = 0.0,
         local_states: Literal["last", "first"] = "last",
@@ -175,6 +178,7 @@ class HeteroCellModel(CellModel):
                 norm,
                 activation,
                 dropout,
+                residual,
             )
             for _ in range(layers)
         )
