@@ -111,6 +111,7 @@ def verdict(report: dict[str, Any]) -> list[str]:
             )
         else:
             said.append(f"No model reached {what}.")
+    said += [f"{r['name']}: {text}." for r in own for text in r["warnings"]]
     if c["ceiling"] is not None:
         said.append(f"Replicates and stated errors allow a Pearson of at most about {c['ceiling']:.3f}.")
     return said

@@ -31,6 +31,9 @@ def finish(config: Config, data: TrainingData, task: Task, directory: Path, seco
     result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    result["warnings"] = task.warnings
+    for text in task.warnings:
+        say(f"warning: {text}")
     write_json(directory / "result.json", result)
     from knockgraph.report.training import write_report
 
