@@ -174,7 +174,7 @@ def test_without_hydra(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MATRIX)
 def test_every_entry_of_the_matrix_learns(name: str) -> None:
     """Far above what adding up single effects can do, which is next to nothing here."""
-    words = settings(device="cpu", epochs=3)
+    words = settings(device="cpu", matrix=True)
     report = bench_learn(words, {name: MATRIX[name]}, baseline_names=["additive"], validate_every=100)
     additive, found = report["results"]
     assert "skipped" not in found, found["skipped"]

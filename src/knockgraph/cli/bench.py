@@ -219,6 +219,7 @@ def bench_learn(
     variants = learn.chosen(only, variant, matrix, demo=scale is not Scale.yeast and not given)
     words = learn.settings(
         device=device,
+        matrix=matrix,
         data={None: None, Scale.demo: "demo", Scale.yeast: "yeast-scale"}[scale],
         epochs=epochs,
         steps=steps,

@@ -25,7 +25,9 @@ from knockgraph.screen import PerturbationBatch
 if TYPE_CHECKING:
     from knockgraph.train.task import Task
 
-COLLAPSED = 0.99  # mean cosine after the last layer
+# Mean cosine after the last layer. What all genes have in common does no harm by itself: a model that learns may come
+# close to 1, one that does not has lost the rest.
+COLLAPSED, COLLAPSED_AND_GUESSING = 0.999, 0.99
 NOISY = 0.5  # rounding, as a share of z_p
 _SAMPLES = 4  # experiments that are looked at
 _ENOUGH = 50  # validation experiments; fewer say nothing about a correlation
@@ -73,10 +75,10 @@ class Learning(pl.Callback):
         if trainer.sanity_checking:
             return
         task: Any = pl_module
-        found = judged(self._measured, task)
-        progress = trainer.fit_loop.epoch_loop.batch_progress
-        if trainer.current_epoch > 0 or progress.is_last_batch:  # a whole epoch was seen
-            found |= not_learned(task, trainer.current_epoch + int(progress.is_last_batch))
+        ended = int(trainer.fit_loop.epoch_loop.batch_progress.is_last_batch)
+        epochs = trainer.current_epoch + ended
+        guesses = not_learned(task, epochs)
+        found = judged(self._measured, task, bool(guesses)) | (guesses if epochs else {})  # after a whole epoch
         self.warnings = found
         for kind, text in found.items():
             if kind not in self._told:
@@ -160,14 +162,20 @@ def _bytes(task: Task) -> int:
     return int(weights + sum(task.strategy.memory().values()))
 
 
-def judged(found: dict[str, float], task: Task) -> dict[str, str]:
-    """Kind → sentence, for states that have collapsed and for a z_p that is mostly rounding."""
+def judged(found: dict[str, float], task: Task, guessing: bool) -> dict[str, str]:
+    """Kind → sentence, for states that have collapsed and for a z_p that is mostly rounding.
+
+    Args:
+        found: What :func:`measured` found.
+        task: The task.
+        guessing: Whether its validation score is no better than guessing.
+    """
     said = {}
     layers = [m for m in task.model.modules() if isinstance(m, HeteroLayer)]
     without = not all(getattr(layer, "residual", False) for layer in layers)
     last = found.get(f"cosine_layer_{len(layers)}", 0.0)
     lr = f"an optimizer.lr below {task.config.optimizer.lr:g}"
-    if last > COLLAPSED:
+    if last > (COLLAPSED_AND_GUESSING if guessing else COLLAPSED):
         tries = (["model.options.residual=true"] if without else []) + ["fewer layers", lr]
         said["collapse"] = (
             f"the genes' states have become alike (mean cosine {last:.3f} after layer {len(layers)}, "
