@@ -26,6 +26,8 @@ SHORT = ["--steps", "3", "--warmup", "2", "--epoch-limit", "0"]
 BENCH = ["--genes", "150", "--edges", "1500", "--relations", "2", "--repeats", "1", "--batch-size", "4"]
 CLASSES = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
 STEPS = ["--channels", "8", "--layers", "1", "--only", "hetero", "--only", "metabolism"]
+LEARN = ["--experiments", "200", "--epochs", "1", "--batch-size", "16", "--baseline", "additive", "--variant"]
+LEARN += ["learner: model=additive", "--variant", "bad: model=hetero model.options.conv=none"]
 # Case → the commands, and the pages that they make with how many pictures each has.
 CASES: dict[str, tuple[list[list[str]], dict[str, int]]] = {
     "training": (
@@ -35,6 +37,7 @@ CASES: dict[str, tuple[list[list[str]], dict[str, int]]] = {
     "classes": ([["train", "run_dir=run", *LEAST, *CLASSES]], {"run/report.html": 2}),
     "strategies": ([["bench", "strategies", *BENCH, "--channels", "8", "--html", "page.html"]], {"page.html": 1}),
     "step": ([["bench", "step", *BENCH, *STEPS, "--html", "page.html"]], {"page.html": 1}),
+    "learn": ([["bench", "learn", *LEARN, "--html", "page.html"]], {"page.html": 2}),
     "profile": ([["profile", *LEAST, *SHORT, "--html", "page.html"]], {"page.html": 2}),
     "compared": (
         [["profile", "--compare", "constant", "additive", *LEAST, *SHORT, "--html", "page.html"]],

@@ -87,7 +87,7 @@ def test_the_page_shows_what_matters(finished: Path) -> None:
     for name, metrics in result["metrics"].items():
         assert name in whole
         assert metrics["pearson"] is None or f"{metrics['pearson']:.4f}" in whole
-    assert page.tags.count("svg") == 3  # loss, Pearson, predicted against measured
+    assert page.tags.count("svg") == 4  # loss, Pearson, likeness of the genes' states, predicted against measured
     assert page.tags.count("details") == 3  # the numbers of both, and the config
     assert "nan" not in whole.replace("finance", "")
     numbers = next(text for text in page.texts if '"train/loss"' in text)

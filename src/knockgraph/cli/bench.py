@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from knockgraph.cli.terminal import HELP, Json, Scale, check_device, err, out, write_json, write_text
@@ -169,6 +170,85 @@ def bench_step(
     write_json(json_, report)
 
 
+@bench_app.command("learn")
+def bench_learn(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Overrides of the config for all variants: data=… data.split.kind=… …", show_default=False),
+    ] = None,
+    scale: Annotated[
+        Scale | None, typer.Option(help="Which built-in data; other data: data=…. [default: demo]")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Train this variant; may be repeated.")] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Train your own: 'name: model=hetero model.options.conv=sage'; may be repeated."),
+    ] = None,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="Every convolution × aggregation × local predictor, small.")
+    ] = False,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="Fit this baseline; may be repeated. Default: all.")
+    ] = None,
+    goal: Annotated[
+        float | None, typer.Option(help="Validation Pearson (AUROC) to reach. Default: the best baseline's.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each. Default: the config's.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Most optimizer steps of each.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
+    experiments: Annotated[int | None, typer.Option(min=10, help="Use only so many experiments.")] = None,
+    validate_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: 20 times a run.")] = None,
+    validate_on: Annotated[int, typer.Option(min=2, help="Most validation experiments.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Of weights and order.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda; on cuda in bf16 unless trainer.precision=32-true.")] = "cpu",
+    keep: Annotated[Path | None, typer.Option(help="Keep the run directories in this folder.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    json_: Json = None,
+) -> None:
+    """Time to quality: train models side by side on the same data, beside the baselines.
+
+    Example: knockgraph bench learn --scale demo --only hetero-small --only dango --epochs 10 --html learn.html
+    """
+    from knockgraph.bench import learn
+    from knockgraph.report import learn as report_learn
+
+    check_device(device)
+    given = list(overrides or [])
+    if scale is not None and any(word.startswith("data=") for word in given):
+        raise KnockgraphError("--scale and data=… both name the data; leave one out")
+    variants = learn.chosen(only, variant, matrix, demo=scale is not Scale.yeast and not given)
+    words = learn.settings(
+        device=device,
+        matrix=matrix,
+        data={None: None, Scale.demo: "demo", Scale.yeast: "yeast-scale"}[scale],
+        epochs=epochs,
+        steps=steps,
+        batch_size=batch_size,
+        seed=seed,
+        experiments=experiments,
+        given=given,
+    )
+    with err.status("reading the data") as status:
+        report = learn.bench_learn(
+            words,
+            variants,
+            goal=goal,
+            baseline_names=baseline,
+            validate_every=validate_every,
+            validate_on=validate_on,
+            directory=keep,
+            progress=lambda text: status.update(escape(text)),
+            so_far=lambda report: write_json(json_, report),
+        )
+    out.print(escape(report_learn.conditions(report)))
+    _print_table(report_learn.headings(report), report_learn.rows(report))
+    for line in report_learn.verdict(report):
+        out.print(escape(line))
+    write_text(html, report_learn.html, report)
+    write_json(json_, report)
+    learn.check_any(report)
+
+
 def _cell(
     scale: BenchScale | None, genes: int | None, edges: int | None, relations: int | None
 ) -> tuple[CellGraph, Screen]:
@@ -195,11 +275,11 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
         table.add_column(heading, justify="right")
     for row in rows:
         if len(row) == len(headings):
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
     out.print(table)
     for row in rows:
         if len(row) < len(headings):
-            out.print(f"{', '.join(row[:-1])}: {row[-1]}")
+            out.print(escape(f"{', '.join(row[:-1])}: {row[-1]}"))
 
 
 def _dtype(name: str) -> torch.dtype:

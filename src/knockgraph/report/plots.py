@@ -11,18 +11,40 @@ PALETTE = (
     *("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9c6b4e", "#97bbf5"),
     *("#e377c2", "#17808f", "#b5bd4c", "#a8527c", "#f0a58f", "#6b7b8b", "#c9a0dc", "#5f7f5f"),
 )
+_LEGEND_INSIDE = 4  # more curves than this need lines of their own for their names
 _LEGEND_BESIDE_TITLE = 3  # more parts than this need lines of their own
 
 
-def lines(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> str:
-    """Curves over steps; SVG text."""
-    return svg(lines_figure(series, x, y))
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    x: str,
+    y: str,
+    levels: Mapping[str, float] | None = None,
+    log: bool = False,
+) -> str:
+    """Curves over steps; SVG text.
+
+    Args:
+        series: Name → points.
+        x: What is to the right.
+        y: What is upwards.
+        levels: Name → a value to compare with, drawn as a dashed line.
+        log: Whether the axis to the right is logarithmic.
+    """
+    return svg(lines_figure(series, x, y, levels, log))
 
 
-def lines_figure(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> Any:
+def lines_figure(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    x: str,
+    y: str,
+    levels: Mapping[str, float] | None = None,
+    log: bool = False,
+) -> Any:
     """The same as a figure of matplotlib."""
-    figure, axes = _axes(4.0)
-    for (name, points), color in zip(series.items(), PALETTE, strict=False):
+    beside = len(series) + len(levels or {}) > _LEGEND_INSIDE
+    figure, axes = _axes(4.0 + (0.25 * -(-len(series) // 4) if beside else 0))
+    for (name, points), color in zip(series.items(), itertools.cycle(PALETTE), strict=False):
         axes.plot(
             [p[0] for p in points],
             [p[1] for p in points],
@@ -30,11 +52,17 @@ def lines_figure(series: Mapping[str, Sequence[tuple[float, float]]], x: str, y:
             label=name,
             marker="." if len(points) < 30 else "",
         )
-    if series:
-        axes.legend(frameon=False)
-    axes.ticklabel_format(useOffset=False)  # nobody adds "+5.001e-3" in the head
+    for (name, value), style in zip((levels or {}).items(), itertools.cycle(("--", ":", "-.")), strict=False):
+        axes.axhline(value, color="#888888", linewidth=1.2, linestyle=style, label=name)
+    if log:
+        axes.set_xscale("log")
+    axes.ticklabel_format(axis="y" if log else "both", useOffset=False)  # nobody adds "+5.001e-3" in the head
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    if beside:
+        figure.legend(frameon=False, ncols=4, loc="outside lower center")
+    elif series:
+        axes.legend(frameon=False)
     return figure
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +42,32 @@ def html(directory: Path, config: Config, result: dict[str, Any]) -> str:
     score = _score(config)
     loss = {k: v for k, v in logged.items() if k in ("train/loss", "val/mse", "val/bce")}
     learned = {k: v for k, v in logged.items() if k in (f"val/{score}",)}
-    drawn = (
+    drawn = _warnings(result) + (
         figure(lines(loss, "step", "loss"), "Training and validation loss over steps")
         + figure(lines(learned, "step", score), f"Validation {score} over steps")
+        + _states(logged)
         + numbers("the numbers", logged)
     )
     compared, *rest = _result(config, result)
     return page("Training run", _lead(config, result), [compared, ("Curves", drawn), *rest, _config(config)])
+
+
+def _warnings(result: dict[str, Any]) -> str:
+    """What looked at the last validation as if the run had not learned."""
+    return "".join(f"<p><strong>Warning:</strong> {escape(text)}.</p>" for text in result.get("warnings", ()))
+
+
+def _states(logged: dict[str, list[tuple[int, float]]]) -> str:
+    """How alike the genes' states are, layer by layer, and how noisy z_p is; nothing for models without layers."""
+    shown = {name.removeprefix("learn/"): v for name, v in logged.items() if name.startswith("learn/")}
+    if not shown:
+        return ""
+    named = {name.replace("_", " ").replace("z p", "z_p"): points for name, points in sorted(shown.items())}
+    about = (
+        "How alike the genes' states are: their mean cosine before the first layer and after each one (at 1 the model "
+        "cannot tell one gene from another), and the share of z_p that is rounding (it should stay far below 1)."
+    )
+    return figure(lines(named, "step", "share"), "Likeness of the genes' states over steps") + f"<p>{about}</p>"
 
 
 def evaluation_html(name: str, config: Config, result: dict[str, Any]) -> str:

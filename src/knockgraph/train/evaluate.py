@@ -31,6 +31,9 @@ def finish(config: Config, data: TrainingData, task: Task, directory: Path, seco
     result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    result["warnings"] = task.warnings
+    for text in task.warnings:
+        say(f"warning: {text}")
     write_json(directory / "result.json", result)
     from knockgraph.report.training import write_report
 
@@ -57,7 +60,7 @@ def evaluate_part(
     prediction = predict_rows(task, data, part)
     rows = data.rows[part]
     target = data.targets(part)
-    score = _score(task.classes, data)
+    score = scorer(task.classes, data)
     table = {config.model.name: score(prediction, target)}
     for name, found in baseline_metrics(data, config.trainer.baselines, part, say).items():
         table[name if name not in table else f"{name} (baseline)"] = found  # 'additive' is a model, too
@@ -82,7 +85,7 @@ def baseline_metrics(data: TrainingData, names: Sequence[str], part: str, say: S
     """Fit each baseline on the training part and measure it on another; one whose package is missing is passed over."""
     if part not in data.rows:
         raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
-    score = _score(data.classes, data)
+    score = scorer(data.classes, data)
     target = data.targets(part)
     table: dict[str, dict[str, float]] = {}
     for name in names:
@@ -122,7 +125,9 @@ def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
     return torch.cat(values)
 
 
-def _score(classes: bool, data: TrainingData) -> Any:
+def scorer(classes: bool, data: TrainingData) -> Any:
+    """The function (prediction, target, both in label units) → metric → value."""
+
     def score(prediction: Tensor, target: Tensor) -> dict[str, float]:
         if classes:
             found = classification_metrics(prediction, target)

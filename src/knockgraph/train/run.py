@@ -83,7 +83,7 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
     data.collate = task.strategy.collate
-    trainer = make_trainer(config, directory, folder)
+    trainer = make_trainer(config, directory, folder, say)
     if config.trainer.profile != "off":
         from knockgraph.profile.training import watch
 

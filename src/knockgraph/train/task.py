@@ -36,6 +36,7 @@ class Task(LightningModule):
 
     Attributes:
         validated: Predictions and targets (label units) of the last validation, of all ranks.
+        warnings: What looks as if the run had not learned, see :mod:`knockgraph.train.learning`.
     """
 
     def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
@@ -55,6 +56,7 @@ class Task(LightningModule):
         self._ddp_params_and_buffers_to_ignore = [f"strategy.{name}" for name, _ in self.strategy.named_buffers()]
         self._open = contextlib.ExitStack()
         self.validated: tuple[Tensor, Tensor] | None = None
+        self.warnings: list[str] = []
         self._outputs: list[tuple[Tensor, Tensor, Tensor]] = []
         self._to_restore: dict[str, Any] | None = None
         self._recorded: GraphedModel | None = None

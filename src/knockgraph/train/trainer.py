@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.train import checkpoints, wandb_run
 from knockgraph.train.config import Config
+from knockgraph.train.learning import Learning
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
 
@@ -85,18 +87,22 @@ class Accumulation(GradientAccumulationScheduler):
         self.on_train_epoch_start(trainer)
 
 
-def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
+def make_trainer(
+    config: Config, directory: Path, folder: Path, say: Callable[[str], None] = lambda text: None
+) -> pl.Trainer:
     """The trainer of a run: callbacks, loggers, devices.
 
     Args:
         config: The config.
         directory: The run directory.
         folder: Where checkpoints go.
+        say: Told what looks wrong during the run.
     """
     t = config.trainer
     classes = config.task == "classification"
     callbacks: list[pl.Callback] = [
         Throughput(),
+        Learning(say),  # before the checkpoints, which hold what it said
         checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, _BEST_CLASSES if classes else _BEST_REGRESSION),
     ]
     if t.accumulate != {0: 1}:
