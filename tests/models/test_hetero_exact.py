@@ -25,6 +25,7 @@ from model_cases import (
 import knockgraph as kg
 from knockgraph.models import CellModel
 from knockgraph.strategies import Strategy
+from knockgraph.train.learning import mean_cosine
 
 BASE: dict[str, Any] = {"channels": 8, "layers": 2, "heads": 2, "mlp_layers": 2}
 MODELS: dict[str, dict[str, Any]] = {
@@ -35,6 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gin-typed": {"conv": "gin", "merge": "typed"},
     "sage-typed": {"conv": "sage", "merge": "typed"},
     "gcn-typed": {"conv": "gcn", "merge": "typed"},
+    "gin-replaced": {"conv": "gin", "residual": False},
 }
 each_model = pytest.mark.parametrize("conv", MODELS)
 
@@ -71,6 +73,56 @@ def test_every_strategy_gives_the_same_prediction_and_gradients(name: str, conv:
     assert expected.embedding is not None
     assert_same(actual.embedding, expected.embedding, 1e-8)
     assert_same_gradients(gradients(model), expected_gradients)
+
+
+@each_model
+def test_a_layer_adds_to_the_states_it_is_given(conv: str) -> None:
+    """x' = x + layer(x), exactly, for states that all samples share and for states of their own, with gradients."""
+    graph = cell()
+    layer = model_of(conv, graph).layers[0]  # type: ignore[index, union-attr]
+    view = kg.strategies.create("node-mask", graph)(batch_of().with_wild_type())
+    torch.manual_seed(2)
+    for shape in ((NUM_GENES, 8), (NUM_GENES, len(GENOTYPES) + 1, 8)):
+        found = {}
+        for residual in (True, False):
+            layer.residual = residual
+            x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+            y = layer(view, x)
+            y.sin().sum().backward()
+            found[residual] = (y.detach(), x.grad)
+        x = x.detach()
+        added = x.unsqueeze(1) if x.dim() == 2 else x
+        assert_same(found[True][0], found[False][0] + added, 1e-12)
+        # d/dx Σ sin(x + f(x)) = cos(y) + fᵀ'(cos(y)), and the second term is what the layer alone does to cos(y)
+        layer.residual = False
+        alone = x.clone().requires_grad_()
+        upstream = found[True][0].cos()
+        layer(view, alone).backward(upstream)
+        own = upstream.sum(1) if x.dim() == 2 else upstream
+        assert alone.grad is not None
+        assert_same(found[True][1], alone.grad + own, 1e-10)
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "attention", "pairwise"])
+def test_genes_can_be_told_apart_after_three_layers_of_many_neighbours(aggregation: str) -> None:
+    """Without the residual path a gene is a small part of what its hundreds of neighbours send; see bench learn."""
+    n = 600
+    relations = {
+        f"r{k}": torch.randint(n, (2, 200 * n), generator=torch.Generator().manual_seed(k)) for k in range(3)
+    }
+    graph = kg.CellGraph([f"g{i}" for i in range(n)], relations)
+    view = kg.strategies.create("node-mask", graph)(kg.PerturbationBatch.from_lists([], n).only_wild_type())
+    alike = {}
+    for residual in (True, False):
+        torch.manual_seed(0)
+        model = kg.models.create(
+            "hetero", graph, preset="reference", channels=32, aggregation=aggregation, residual=residual
+        )
+        with torch.no_grad():
+            states, _ = model.states(view)  # type: ignore[operator]
+        alike[residual] = mean_cosine(states[:, -1])
+    assert alike[False] > 0.85
+    assert alike[True] < 0.75
 
 
 def test_a_model_is_the_same_file_for_every_strategy() -> None:

@@ -129,10 +129,10 @@ def test_presets() -> None:
     presets = {name: compose([f"preset={name}"]) for name in PRESETS}
     reference = presets["reference"]
     assert (reference.data.cell, reference.loader.batch_size, reference.loss.name) == ("yeast-scale", 28, "composite")
-    assert reference.model.options == {"preset": "reference"}
+    assert reference.model.options == models.PRESETS["hetero"]["reference"]
     assert presets["one-relation"].data.relations == ["physical"]
     assert presets["merged-string"].data.merge == {"string": ["string12_0_*"]}
-    assert presets["merged-typed"].model.options == {"preset": "reference", "merge": "typed"}
+    assert presets["merged-typed"].model.options == {**reference.model.options, "merge": "typed"}
     assert presets["no-gather"].loss.options["gather"] == "none"
     assert presets["edge-masks"].strategy.name == "lazy-mask"
     assert presets["empty"].task == "empty"
@@ -162,7 +162,7 @@ def test_options_need_no_plus() -> None:
     config = compose(
         ["model.options.channels=8", "strategy.options.direction=in", "loss=composite", "loss.options.buffer_size=40"]
     )
-    assert config.model.options == {"preset": "small", "channels": 8}
+    assert config.model.options == {**models.PRESETS["hetero"]["small"], "channels": 8}
     assert config.strategy.options == {"direction": "in"}
     assert config.loss.options == {"buffer_size": 40}
     merge = {"both": ["physical", "co*"]}
@@ -182,8 +182,8 @@ def test_options_need_no_plus() -> None:
     ],
 )
 def test_unknown_options_are_named(override: str, text: str) -> None:
-    config = compose([override])
     with pytest.raises((ConfigError, kg.ModelError, kg.StrategyError, losses.LossError), match=text):
+        config = compose([override])
         Task(config, kg.demo_cell(), kg.LabelTransform.from_state_dict({"kind": "none", "center": [0], "scale": [1]}))
 
 
@@ -204,7 +204,7 @@ TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_char
 def test_round_trip(tmp_path_factory, epochs, lr, accumulate, options, phenotype) -> None:  # type: ignore[no-untyped-def]
     config = Config()
     config.trainer.max_epochs, config.optimizer.lr, config.trainer.accumulate = epochs, lr, accumulate
-    config.model.options, config.data.phenotype = options, phenotype
+    config.model.options, config.data.phenotype = {"residual": True, **options}, phenotype
     if any(isinstance(v, str) and ("${" in v or v == "???") for v in options.values()):
         return
     path = tmp_path_factory.mktemp("config") / "config.yaml"

@@ -10,6 +10,7 @@ import pytest
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from training_runs import KNOCKGRAPH, LEAST, TINY, config, environment, kill_after_steps, run, same, train, weights
 
+from knockgraph import models
 from knockgraph.train import checkpoints
 from knockgraph.train.config import load
 from knockgraph.train.trainer import make_trainer
@@ -28,7 +29,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     sweep(tmp_path, "model=hetero-small", "model.options.channels=4,8")
     for job, channels in (("0", 4), ("1", 8)):
         kept = load(tmp_path / "sweep" / job / "config.yaml")
-        assert kept.model.options == {"preset": "small", "channels": channels}
+        assert kept.model.options == {**models.PRESETS["hetero"]["small"], "channels": channels}
         assert (tmp_path / "sweep" / job / "report.html").is_file()
     # The same sweep again: nothing is left to do, and nothing is lost.
     before = weights(tmp_path / "sweep" / "0")

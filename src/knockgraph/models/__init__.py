@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from knockgraph.errors import ModelError
 from knockgraph.models.model import CellModel, Prediction
-from knockgraph.models.presets import PRESETS
+from knockgraph.models.presets import PRESETS, spelled_out
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
@@ -48,15 +48,10 @@ def create(name: str, graph: CellGraph, preset: str | None = None, **options: An
     """
     if name not in _CLASSES:
         raise ModelError(f"there is no model {name!r}; use one of {', '.join(_CLASSES)}")
-    chosen: dict[str, Any] = {}
-    if preset is not None:
-        presets = PRESETS.get(name, {})
-        if preset not in presets:
-            raise ModelError(f"the model {name} has no preset {preset!r}; it has {', '.join(presets) or 'none'}")
-        chosen = presets[preset]
+    chosen = spelled_out(name, {"preset": preset, **options})
     module, kind = _CLASSES[name]
     try:
-        model: CellModel = getattr(import_module(f"knockgraph.models.{module}"), kind)(graph, **{**chosen, **options})
+        model: CellModel = getattr(import_module(f"knockgraph.models.{module}"), kind)(graph, **chosen)
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from knockgraph.errors import ModelError
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "hetero": {
@@ -13,6 +16,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "conv": "sage",
             "aggregation": "sum",
             "activation": "relu",
+            "residual": True,
             "local": False,
         },
         # Screens of pairs, also with genes that were never deleted before (docs/results.md); needs a feature:
@@ -23,6 +27,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "conv": "gin",
             "mlp_layers": 2,
             "aggregation": "mean",
+            "residual": True,
             "similar": "diffusion",
             "embedding_dropout": 0.2,
             "local": "pairs",
@@ -40,6 +45,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "activation": "gelu",
             "norm": True,
             "dropout": 0.0,
+            "residual": True,
             "local": True,
             "combine": "gating",
         },
@@ -49,3 +55,65 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "reference": {"channels": 64, "heads": 4},
     },
 }
+
+# What the presets of the hetero model were before it had a residual path; runs of that time name them.
+_BEFORE_RESIDUAL: dict[str, dict[str, Any]] = {
+    "small": {
+        "channels": 32,
+        "layers": 1,
+        "conv": "sage",
+        "aggregation": "sum",
+        "activation": "relu",
+        "local": False,
+    },
+    "pairs": {
+        "channels": 64,
+        "layers": 1,
+        "conv": "gin",
+        "mlp_layers": 2,
+        "aggregation": "mean",
+        "similar": "diffusion",
+        "embedding_dropout": 0.2,
+        "local": "pairs",
+        "local_states": "first",
+        "head_dropout": 0.1,
+        "combine": "sum",
+    },
+    "reference": {
+        "channels": 64,
+        "layers": 3,
+        "conv": "gin",
+        "mlp_layers": 4,
+        "aggregation": "pairwise",
+        "activation": "gelu",
+        "norm": True,
+        "dropout": 0.0,
+        "local": True,
+        "combine": "gating",
+    },
+}
+
+
+def spelled_out(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model with its preset's in place of the preset's name; those that are given win.
+
+    A run keeps them like this, so that it means the same when a preset has changed.
+
+    >>> spelled_out("dango", {"preset": "reference", "channels": 32})
+    {'channels': 32, 'heads': 4}
+    """
+    given = dict(options)
+    preset = given.pop("preset", None)
+    presets = PRESETS.get(name, {})
+    if preset is not None and preset not in presets:
+        raise ModelError(f"the model {name} has no preset {preset!r}; it has {', '.join(presets) or 'none'}")
+    always = {"residual": True} if name == "hetero" else {}  # its absence marks a run of an earlier version
+    return {**always, **({} if preset is None else presets[preset]), **given}
+
+
+def of_a_run(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a run directory keeps; one from before the residual path means what it meant then."""
+    if name != "hetero" or "residual" in options:
+        return dict(options)
+    given = dict(options)
+    return {"residual": False, **_BEFORE_RESIDUAL.get(given.pop("preset", None) or "", {}), **given}

@@ -183,7 +183,9 @@ _FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b"
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
-    """The config for a list of Hydra overrides such as ``trainer.max_epochs=3``; checked against the schema."""
+    """The config for a list of Hydra overrides such as ``trainer.max_epochs=3``; checked against the schema, the
+    model's preset spelled out.
+    """
     if find_spec("hydra") is None:  # measuring must be possible on a machine that has torch and little else
         from knockgraph.train.plain_config import compose_plain
 
@@ -199,7 +201,15 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(
             f"the overrides cannot be applied: {text}; 'knockgraph train --cfg' shows all keys"
         ) from error
-    return checked(composed)
+    return with_options_spelled_out(checked(composed))
+
+
+def with_options_spelled_out(config: Config) -> Config:
+    """The same config, its model's preset replaced by the options that it stands for."""
+    from knockgraph.models.presets import spelled_out
+
+    config.model.options = spelled_out(config.model.name, config.model.options)
+    return config
 
 
 def free(word: str) -> str:
@@ -229,9 +239,17 @@ def load(path: Path) -> Config:
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {first_line(error)}") from error
     try:
-        return checked(found)
+        return of_that_time(checked(found))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def of_that_time(config: Config) -> Config:
+    """The config of a run directory; one that an earlier version wrote means what it meant then."""
+    from knockgraph.models.presets import of_a_run
+
+    config.model.options = of_a_run(config.model.name, config.model.options)
+    return config
 
 
 def dump(config: Config) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import knockgraph.conf
-from knockgraph.train.config import Config, ConfigError, checked_values
+from knockgraph.train.config import Config, ConfigError, checked_values, of_that_time, with_options_spelled_out
 
 Tree = dict[str, Any]
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -55,7 +55,7 @@ def compose_plain(overrides: Sequence[str] = ()) -> Config:
     tree = _merged(_merged(tree, root), preset)
     for name, value in keys:
         _set(tree, name.split("."), value)
-    return from_tree(tree)
+    return with_options_spelled_out(from_tree(tree))
 
 
 def load_plain(path: Path) -> Config:
@@ -71,7 +71,7 @@ def load_plain(path: Path) -> Config:
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"{path} cannot be read: it holds no keys; copy it again from its origin")
     try:
-        return from_tree(tree)
+        return of_that_time(from_tree(tree))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

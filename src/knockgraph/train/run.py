@@ -32,7 +32,7 @@ from knockgraph.errors import FileFormatError, GeneListMismatchError, Knockgraph
 from knockgraph.graph import CellGraph
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, memory, wandb_run
-from knockgraph.train.config import Config, ConfigError, dump, load
+from knockgraph.train.config import Config, ConfigError, dump, load, with_options_spelled_out
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
@@ -55,6 +55,7 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
     """
     _check_processes(config)
     directory = _directory(config)
+    config = with_options_spelled_out(config)
     folder = directory / "checkpoints"
     main = is_main_process()
     say = say if main else _silent
