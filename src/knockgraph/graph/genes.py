@@ -106,6 +106,15 @@ class GeneNames:
                 return tuple(sorted(found))
         return ()
 
+    def systematic(self, names: Iterable[str]) -> list[str]:
+        """The systematic name of each; a name that means no gene, or several, stays as it is.
+
+        >>> GeneNames(["YAL001C"], {"YAL001C": ["TFC3"]}).systematic(["tfc3", "nobody"])
+        ['YAL001C', 'nobody']
+        """
+        found = ((name, self.find(name)) for name in names)
+        return [self.names[genes[0]] if len(genes) == 1 else name for name, genes in found]
+
     def index(self, names: Iterable[str]) -> Tensor:
         """Rows of the named genes, int64 ``[len(names)]``.
 

@@ -84,6 +84,28 @@ class Genotypes:
         flat, ptr = ragged.positions(self.ptr, rows)
         return Genotypes(self.names, self.codes[flat], ptr)
 
+    def renamed(self, names: Sequence[str]) -> Genotypes:
+        """The same experiments with other names, one for each of :attr:`names`; genes that share a name become one.
+
+        >>> list(Genotypes.from_lists([["TFC3", "tfc3"], ["tfc3"]]).renamed(["YAL001C", "YAL001C"]))
+        [('YAL001C',), ('YAL001C',)]
+        """
+        if tuple(names) == self.names:
+            return self
+        code = {name: i for i, name in enumerate(sorted(set(names)))}
+        return Genotypes(tuple(code), np.array([code[name] for name in names], dtype=np.int32)[self.codes], self.ptr)
+
+    def alike(self) -> list[tuple[str, ...]]:
+        """Names that differ only in case: most likely one gene, but only a gene list can say so.
+
+        >>> Genotypes.from_lists([["erg10", "ERG9"], ["ERG10"]]).alike()
+        [('ERG10', 'erg10')]
+        """
+        folded: dict[str, list[str]] = {}
+        for name in self.names:
+            folded.setdefault(name.casefold(), []).append(name)
+        return [tuple(names) for names in folded.values() if len(names) > 1]
+
     @cached_property
     def group(self) -> npt.NDArray[np.int64]:
         """A number per experiment, equal exactly where the genotypes are the same set of genes."""
