@@ -159,6 +159,7 @@ class BoundScreen:
                 step_size,
                 False,
                 self.gene_list_hash,
+                phenotype_types=self.phenotype_types,
             )
             for indices, pointer, sample, experiment, values, stats in parts
         ]
