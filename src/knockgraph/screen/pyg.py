@@ -176,7 +176,7 @@ def _entries(store: Any, slices: Any, key: str, n: int) -> list[int]:
 def _types(store: Any, prefix: str, count: Sequence[int]) -> list[tuple[str, ...]] | None:
     """The type of every value, sample by sample; ``None`` if the samples do not say."""
     indices = store[f"{prefix}_type_indices"].flatten().tolist() if f"{prefix}_type_indices" in store else None
-    names = store[f"{prefix}_types"] if f"{prefix}_types" in store else None
+    names = store.get(f"{prefix}_types", None)
     if indices is None and names is None:
         return None
     if indices is not None and len(indices) != sum(count):
