@@ -74,7 +74,7 @@ def test_error_lists_every_offender_once_with_suggestions() -> None:
     assert "'FUN24' is ambiguous (YAL001C or YBR002C)" in text
     assert "TFC3 = YAL001C" in text
     assert "'nonsense'," in text
-    assert text.endswith("correct the names, add aliases to the graph, or choose to drop them")
+    assert text.endswith("correct the names, or add aliases to the graph")  # what can be dropped, the caller says
     assert isinstance(error, KnockgraphError)
     assert isinstance(error, KeyError)
 

@@ -139,3 +139,17 @@ def test_tables_by_gene(cell: Path, noise: Path, tmp_path: Path, command: Comman
     assert len(kg.Screen.load(screen)) == 600
     out, _ = command("screen", "info", str(screen), "--graph", str(cell))
     assert f"600 experiments on {len(merged.genotypes.names)} genes" in out
+
+
+def test_what_is_left_out_is_said_and_nothing_else(cell: Path, tmp_path: Path) -> None:
+    """ "left out 0 experiments with unknown genes ()" was said of a screen without labels."""
+    screen = kg.demo_screen(80)
+    labels = screen.phenotypes["gene_interaction"].copy()
+    labels[3] = np.nan
+    kg.Screen(screen.genotypes, {"gene_interaction": labels}).save(tmp_path / "s.parquet")
+    words = ["data=files", f"data.cell={cell}", f"data.screen={tmp_path}/s.parquet", "data.phenotype=gene_interaction"]
+    made = config(*words, *LEAST, f"run_dir={tmp_path}/run", "data.missing=drop")
+    made.data.experiments = None
+    said: list[str] = []
+    train(made, say=said.append)
+    assert [line for line in said if "left out" in line] == ["note: left out 1 experiment without a label"]

@@ -147,7 +147,7 @@ class GeneNames:
         some = "gene name does" if len(bad) == 1 else f"{len(bad)} gene names do"
         return UnknownGeneError(
             f"{some} not resolve in this graph of {len(self.names)} genes: {', '.join(parts)}; "
-            "correct the names, add aliases to the graph, or choose to drop them",
+            "correct the names, or add aliases to the graph",
             tuple(bad),
         )
 

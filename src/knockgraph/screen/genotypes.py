@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
@@ -13,6 +14,30 @@ import numpy.typing as npt
 from knockgraph.errors import ScreenError
 from knockgraph.screen import ragged
 from knockgraph.screen.ragged import Ints
+
+WILD_TYPE = "WT"
+"""What stands for no deletion where a genotype is written as text."""
+
+
+def parse(text: str) -> tuple[str, ...]:
+    """The genes of a genotype that is written as text, joined by ``+`` (or ``,``, ``|``, ``;``).
+
+    >>> parse("YAL001C+YBR002W"), parse("YAL001C | YBR002W"), parse("wt")
+    (('YAL001C', 'YBR002W'), ('YAL001C', 'YBR002W'), ())
+
+    Raises:
+        ScreenError: If it is blank, or a gene between two signs is.
+    """
+    if text.strip().upper() == WILD_TYPE:
+        return ()
+    genes = tuple(name.strip() for name in re.split(r"[+,|;]", text))
+    if genes == ("",):
+        raise ScreenError(f"the genotype is blank; write {WILD_TYPE} for the wild type")
+    if "" in genes:
+        raise ScreenError(
+            f"the genotype {text!r} has an empty gene name; join genes with one +, the wild type is {WILD_TYPE}"
+        )
+    return genes
 
 
 class Genotypes:

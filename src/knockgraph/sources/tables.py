@@ -9,7 +9,7 @@ A folder for a cell graph::
 A table for a screen::
 
     genotype,PHENOTYPE,…,PHENOTYPE.STATISTIC,…,source
-    YAL001C+YBR002C,-0.12                               genes separated by +
+    YAL001C+YBR002C,-0.12                               genes joined by + (or , | ;)
     WT,0.0                                              the wild type; a blank cell is an error
 """
 
@@ -21,24 +21,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from knockgraph.errors import FileFormatError, GraphError, ScreenError, UnknownGeneError
+from knockgraph.errors import FileFormatError, GraphError, ScreenError
 from knockgraph.graph import CellGraph, GeneNames
 from knockgraph.screen import Genotypes, Screen
+from knockgraph.screen.genotypes import parse
 from knockgraph.screen.parquet import encoded
 from knockgraph.screen.parquet import genotypes as list_genotypes
 from knockgraph.sources.delimited import DelimitedFile
+from knockgraph.sources.names import NameResolver, Policy
+from knockgraph.sources.report import FileReport, ImportReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIXES = (*(f"{kind}{packed}" for packed in ("", ".gz", ".xz") for kind in (".csv", ".tsv", ".txt")), ".parquet")
-WILD_TYPE = "WT"
 # Names stay as they are written: a gene called 007 is not the number 7, one called NA is not missing.
 _TEXT = ("gene", "standard", "aliases", "source", "target", "gene_a", "gene_b", "genotype")
 
 
-def read_graph(directory: Path) -> CellGraph:
-    """The cell graph of a folder laid out as above."""
+def read_graph(directory: Path, unknown: Policy = "error", report: ImportReport | None = None) -> CellGraph:
+    """The cell graph of a folder laid out as above.
+
+    Args:
+        directory: The folder.
+        unknown: Edges with a name that is not in genes.csv: an error, or dropped and reported.
+        report: Told what was read and dropped.
+    """
+    report = ImportReport("tables") if report is None else report
     genes_file = _find(directory, "genes")
     genes = _genes(genes_file)
     folder = directory / "relations"
@@ -52,15 +61,14 @@ def read_graph(directory: Path) -> CellGraph:
         other = named.setdefault(_stem(file), file)
         if other != file:
             raise FileFormatError(f"{other} and {file} both describe relation {_stem(file)!r}; remove or rename one")
-    return CellGraph(genes, {name: _edges(file, genes) for name, file in named.items()})
+    resolve = NameResolver(genes, unknown=unknown)
+    return CellGraph(genes, {name: _edges(file, resolve, report.file(name, file)) for name, file in named.items()})
 
 
 def read_screen(path: Path) -> Screen:
     """The screen of a table laid out as above; ``path`` is the file, or a folder that holds ``screen.csv``."""
     file = _find(path, "screen") if path.is_dir() else path
-    table = read_table(file)
-    if "genotype" not in table.column_names:
-        raise ScreenError(f"{file} has no column 'genotype'; it has {', '.join(table.column_names)}")
+    table = _with_genotypes(file)
     phenotypes: dict[str, Any] = {}
     statistics: dict[str, dict[str, Any]] = {}
     for name in table.column_names:
@@ -85,11 +93,19 @@ def read_screen(path: Path) -> Screen:
 
 def read_genotypes(path: Path) -> Screen:
     """Only the genotypes of a table, for prediction; the phenotype column, if there is one, is not needed."""
-    table = read_table(path)
-    if "genotype" not in table.column_names:
-        raise ScreenError(f"{path} has no column 'genotype'; it has {', '.join(table.column_names)}")
+    table = _with_genotypes(path)
     genotypes = _genotypes(table.column("genotype"), path)
     return Screen(genotypes, {"unmeasured": np.full(len(genotypes), np.nan)}, source=path.name)
+
+
+def _with_genotypes(file: Path) -> pa.Table:
+    """A table of experiments: it has genotypes, and at least one."""
+    table = read_table(file)
+    if "genotype" not in table.column_names:
+        raise ScreenError(f"{file} has no column 'genotype'; it has {', '.join(table.column_names)}")
+    if len(table) == 0:
+        raise ScreenError(f"{file} has a header but no experiments; add one row for each, or is it the right file?")
+    return table
 
 
 def read_table(file: Path) -> pa.Table:
@@ -149,7 +165,7 @@ def _genes(file: Path) -> GeneNames:
         raise GraphError(f"{file}: {error}") from error
 
 
-def _edges(file: Path, genes: GeneNames) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+def _edges(file: Path, resolve: NameResolver, report: FileReport) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     table = read_table(file)
     columns = set(table.column_names)
     pair = next((p for p in (("source", "target"), ("gene_a", "gene_b")) if columns >= set(p)), None)
@@ -158,16 +174,17 @@ def _edges(file: Path, genes: GeneNames) -> torch.Tensor | tuple[torch.Tensor, t
     (first, first_codes), (second, second_codes) = (
         encoded(table.column(name).cast("string").fill_null("")) for name in pair
     )
-    try:
-        rows = genes.index(first + second)
-    except UnknownGeneError as error:
-        raise UnknownGeneError(f"{file}: {error}", error.names) from error
-    source, target = torch.from_numpy(first_codes).long(), torch.from_numpy(second_codes).long() + len(first)
-    edge_index = torch.stack([rows[source], rows[target]])
+    edge_index = torch.from_numpy(np.stack([resolve.many(first, first_codes), resolve.many(second, second_codes)]))
+    report.read = edge_index.shape[1]
+    report.unresolved = resolve.finish(str(file))
+    known = (edge_index >= 0).all(0)
+    report.drop("a name that is not in the gene list", int((~known).sum()))
+    report.kept = {"edges": int(known.sum())}
     weight = torch.tensor(_numbers(table, "weight", file)).float() if "weight" in columns else None
     if weight is not None and not bool(weight.isfinite().all()):
         row = int((~weight.isfinite()).nonzero()[0])
         raise GraphError(f"{file}, data row {row + 1}: the weight is {weight[row]:g}; give it a finite number")
+    edge_index, weight = edge_index[:, known], None if weight is None else weight[known]
     if pair[0] == "gene_a":
         loop = edge_index[0] == edge_index[1]
         edge_index = torch.cat([edge_index, edge_index[:, ~loop].flip(0)], 1)
@@ -186,15 +203,14 @@ def _genotypes(column: pa.ChunkedArray, file: Path) -> Genotypes:
     if pa.types.is_nested(kind):
         return list_genotypes(column)
     texts, codes = encoded(column.cast("string").fill_null(""))
-    blank = [i for i, text in enumerate(texts) if not text.strip()]
-    if blank:
-        row = int(np.flatnonzero(np.isin(codes, blank))[0])
-        raise ScreenError(f"{file}, data row {row + 1}: the genotype is blank; write {WILD_TYPE} for the wild type")
-    sets = [() if text.strip().upper() == WILD_TYPE else tuple(g.strip() for g in text.split("+")) for text in texts]
-    for text, genes in zip(texts, sets, strict=True):
-        if "" in genes:
-            raise ScreenError(f"{file}: the genotype {text!r} has an empty gene name; separate genes with one +")
     # The distinct genotypes are parsed once; the experiments take their copies.
+    sets = []
+    for number, text in enumerate(texts):
+        try:
+            sets.append(parse(text))
+        except ScreenError as error:
+            row = int(np.flatnonzero(codes == number)[0])
+            raise ScreenError(f"{file}, data row {row + 1}: {error}") from error
     return Genotypes.from_lists(sets).take(codes.astype(np.int64))
 
 
