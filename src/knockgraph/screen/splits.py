@@ -44,12 +44,14 @@ class Split:
         about: How the split was made: kind, seed, options; JSON-safe.
         genotypes_hash: The genotypes that the row numbers refer to; another screen is refused.
         held_out: Part name → genes that appear in no training genotype (unseen-gene splits).
+        data_hash: In a run directory, the genotypes and labels that were trained on (:attr:`BoundScreen.content_hash`).
     """
 
     parts: Mapping[str, Rows]
     about: Mapping[str, Any]
     genotypes_hash: str
     held_out: Mapping[str, tuple[str, ...]]
+    data_hash: str | None = None
 
     def __getitem__(self, part: str) -> Rows:
         if part not in self.parts:
@@ -93,12 +95,14 @@ class Split:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the split to one file, atomically."""
-        document = {
+        document: dict[str, Any] = {
             "parts": list(self.parts),
             "about": dict(self.about),
             "genotypes_hash": self.genotypes_hash,
             "held_out": {part: list(genes) for part, genes in self.held_out.items()},
         }
+        if self.data_hash is not None:
+            document["data_hash"] = self.data_hash
         tensors = {part: torch.from_numpy(rows) for part, rows in self.parts.items()}
         write_container(path, FORMAT, VERSION, document, tensors)
 
@@ -113,6 +117,7 @@ class Split:
                 dict(document["about"]),
                 document["genotypes_hash"],
                 {part: tuple(genes) for part, genes in document["held_out"].items()},
+                document.get("data_hash"),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{os.fspath(path)} does not describe a valid split: {error}") from error

@@ -72,7 +72,14 @@ class TrainingData(LightningDataModule):
     def from_directory(config: Config, directory: Path) -> TrainingData:
         """What a run was started with: its own copy of graph and split; the screen is refused if it has changed."""
         graph, screen = CellGraph.load(directory / "cell.cellgraph"), load_screen(config.data)
-        return TrainingData(config, graph, screen, Split.load(directory / "data.split"))
+        data = TrainingData(config, graph, screen, Split.load(directory / "data.split"))
+        remembered = data.split.data_hash
+        if remembered is not None and remembered != data.bound.content_hash:
+            raise LabelError(
+                f"the labels of {config.data.screen} are not those that {directory} was trained on (or others are "
+                "missing); put that screen back, or predict its genotypes with 'knockgraph predict --screen'"
+            )
+        return data
 
     def loader(self, part: str, shuffle: bool, rank: int = 0, world_size: int = 1) -> ScreenLoader:
         """Batches of one part."""

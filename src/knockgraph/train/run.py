@@ -20,7 +20,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ def _write_directory(config: Config, data: TrainingData, directory: Path) -> Non
     if config.resume:
         return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")
-    data.split.save(directory / "data.split")
+    replace(data.split, data_hash=data.bound.content_hash).save(directory / "data.split")
 
 
 def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
