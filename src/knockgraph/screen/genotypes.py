@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from knockgraph.errors import ScreenError
+from knockgraph.graph.genes import WILD_TYPE, unfit
 from knockgraph.screen import ragged
 from knockgraph.screen.ragged import Ints
-
-WILD_TYPE = "WT"
-"""What stands for no deletion where a genotype is written as text."""
 
 
 def parse(text: str) -> tuple[str, ...]:
@@ -58,6 +56,10 @@ class Genotypes:
         codes, ptr = np.asarray(codes), np.asarray(ptr)
         if len(set(self.names)) != len(self.names):
             raise ScreenError("the gene names of a screen must be unique")
+        for name in self.names:
+            problem = unfit(name)
+            if problem:
+                raise ScreenError(f"a gene has the name {name!r}: {problem}; rename it")
         if ptr.ndim != 1 or len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(codes) or bool((np.diff(ptr) < 0).any()):
             raise ScreenError(f"ptr must start at 0, never fall and end at the number of codes ({len(codes)})")
         if len(codes) and not (codes.min() >= 0 and codes.max() < len(self.names)):

@@ -18,8 +18,9 @@ from knockgraph import strategies
 from knockgraph.container import atomic_write
 from knockgraph.errors import KnockgraphError, ScreenError
 from knockgraph.graph import CellGraph
+from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import PerturbationBatch, Screen
-from knockgraph.screen.genotypes import WILD_TYPE, parse
+from knockgraph.screen.genotypes import parse
 from knockgraph.train import memory
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.run import Say, load_task
