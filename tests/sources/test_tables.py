@@ -312,8 +312,8 @@ def test_parquet_genotypes_as_numbers_and_fixed_lists(tmp_path: Path) -> None:
             {"genotype": ["A", "B"], "fitness": [1, "high"]},
             "s.csv, line 3: column 'fitness' is not numeric, it holds 'high'",
         ),
-        ({"genotype": ["A"], "fitness": ["true"]}, "column 'fitness' is not numeric, it holds True"),
-        ({"genotype": ["A"], "fitness": ["2020-01-01"]}, "column 'fitness' is not numeric, it holds datetime.date"),
+        ({"genotype": ["A"], "fitness": ["true"]}, "column 'fitness' is not numeric, it holds 'true'"),
+        ({"genotype": ["A"], "fitness": ["2020-01-01"]}, "column 'fitness' is not numeric, it holds '2020-01-01'"),
         ({"genotype": ["A"], "fitness": ["1_000"]}, "column 'fitness' is not numeric, it holds '1_000'"),
         ({"genotype": ["A"], "fitness": ["inf"]}, "s.csv: column 'fitness' is infinite at experiment 0"),
         ({"genotype": ["A"], ".std": [1]}, "s.csv: '.std' cannot name a phenotype"),
@@ -328,8 +328,8 @@ def test_bad_screens(columns: Columns, text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("genotype", "text"),
     [
-        (pa.array([["A"], None]), "s.parquet: the genotype of experiment 1 is missing; an empty list means the wild"),
-        (pa.array([["A"], ["B", None]]), "s.parquet: the genotype of experiment 1 holds a missing gene name"),
+        (pa.array([["A"], None]), "s.parquet, data row 2: the genotype is missing; an empty list means the wild"),
+        (pa.array([["A"], ["B", None]]), "s.parquet, data row 2: the genotype holds a missing gene name"),
         (pa.array(["A", None]), "s.parquet, data row 2: the genotype is blank"),
         (
             pa.array([{"a": 1}, {"a": 2}]),

@@ -84,6 +84,14 @@ class BoundScreen:
             h.update(t.cpu().contiguous().numpy().data)
         return h.hexdigest()
 
+    @cached_property
+    def labels_hash(self) -> str:
+        """SHA-256 of the labels and whose they are: what a run remembers of what it was trained on."""
+        h = hashlib.sha256("\n".join(self.phenotype_types).encode())
+        for t in (self.experiment, self.values):
+            h.update(t.cpu().contiguous().numpy().data)
+        return h.hexdigest()
+
     def to(self, device: torch.device | str) -> BoundScreen:
         """The same experiments, resident on ``device``."""
         names = ("indices", "ptr", "experiment", "values", "stat_values")

@@ -56,15 +56,15 @@ class Genotypes:
         codes, ptr = np.asarray(codes), np.asarray(ptr)
         if len(set(self.names)) != len(self.names):
             raise ScreenError("the gene names of a screen must be unique")
-        for name in self.names:
-            problem = unfit(name)
-            if problem:
-                raise ScreenError(f"a gene has the name {name!r}: {problem}; rename it")
         if ptr.ndim != 1 or len(ptr) == 0 or ptr[0] != 0 or ptr[-1] != len(codes) or bool((np.diff(ptr) < 0).any()):
             raise ScreenError(f"ptr must start at 0, never fall and end at the number of codes ({len(codes)})")
         if len(codes) and not (codes.min() >= 0 and codes.max() < len(self.names)):
             raise ScreenError(f"genotype codes must lie in 0 … {len(self.names) - 1}")
         self.names, codes = ragged.canonical_names(self.names, codes)
+        for name in self.names:
+            problem = unfit(name)
+            if problem:
+                raise ScreenError(f"a gene has the name {name!r}: {problem}; rename it")
         codes, self.ptr = ragged.as_sets(codes, ptr, len(self.names))
         self.codes: npt.NDArray[np.int32] = codes.astype(np.int32, copy=False)
 

@@ -44,14 +44,14 @@ class Split:
         about: How the split was made: kind, seed, options; JSON-safe.
         genotypes_hash: The genotypes that the row numbers refer to; another screen is refused.
         held_out: Part name → genes that appear in no training genotype (unseen-gene splits).
-        data_hash: In a run directory, the genotypes and labels that were trained on (:attr:`BoundScreen.content_hash`).
+        labels_hash: In a run directory, the labels that were trained on, :attr:`BoundScreen.labels_hash`.
     """
 
     parts: Mapping[str, Rows]
     about: Mapping[str, Any]
     genotypes_hash: str
     held_out: Mapping[str, tuple[str, ...]]
-    data_hash: str | None = None
+    labels_hash: str | None = None
 
     def __getitem__(self, part: str) -> Rows:
         if part not in self.parts:
@@ -101,8 +101,8 @@ class Split:
             "genotypes_hash": self.genotypes_hash,
             "held_out": {part: list(genes) for part, genes in self.held_out.items()},
         }
-        if self.data_hash is not None:
-            document["data_hash"] = self.data_hash
+        if self.labels_hash is not None:
+            document["labels_hash"] = self.labels_hash
         tensors = {part: torch.from_numpy(rows) for part, rows in self.parts.items()}
         write_container(path, FORMAT, VERSION, document, tensors)
 
@@ -117,7 +117,7 @@ class Split:
                 dict(document["about"]),
                 document["genotypes_hash"],
                 {part: tuple(genes) for part, genes in document["held_out"].items()},
-                document.get("data_hash"),
+                document.get("labels_hash"),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{os.fspath(path)} does not describe a valid split: {error}") from error

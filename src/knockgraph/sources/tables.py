@@ -19,21 +19,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from knockgraph.errors import FileFormatError, GraphError, ScreenError
 from knockgraph.graph import CellGraph, GeneNames
-from knockgraph.screen import Genotypes, Screen
-from knockgraph.screen.genotypes import parse
+from knockgraph.screen import Screen
 from knockgraph.screen.parquet import encoded
-from knockgraph.screen.parquet import genotypes as list_genotypes
-from knockgraph.sources.delimited import DelimitedFile
 from knockgraph.sources.names import NameResolver, Policy
 from knockgraph.sources.report import FileReport, ImportReport
+from knockgraph.sources.table_blocks import TableBlocks, delimited, refuse_repeated
+from knockgraph.sources.written_genotypes import WrittenGenotypes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Floats = npt.NDArray[np.float64]
 SUFFIXES = (*(f"{kind}{packed}" for packed in ("", ".gz", ".xz") for kind in (".csv", ".tsv", ".txt")), ".parquet")
 # Names stay as they are written: a gene called 007 is not the number 7, one called NA is not missing.
 _TEXT = ("gene", "standard", "aliases", "source", "target", "gene_a", "gene_b", "genotype")
@@ -66,46 +67,75 @@ def read_graph(directory: Path, unknown: Policy = "error", report: ImportReport 
 
 
 def read_screen(path: Path) -> Screen:
-    """The screen of a table laid out as above; ``path`` is the file, or a folder that holds ``screen.csv``."""
+    """The screen of a table laid out as above; ``path`` is the file, or a folder that holds ``screen.csv``.
+
+    It is read block by block, so that the memory it takes is that of the screen and not of the text.
+    """
     file = _find(path, "screen") if path.is_dir() else path
-    table = _with_genotypes(file)
-    phenotypes: dict[str, Any] = {}
-    statistics: dict[str, dict[str, Any]] = {}
-    for name in table.column_names:
-        if name in ("genotype", "source"):
-            continue
-        column = _numbers(table, name, file)
-        phenotype, _, kind = name.rpartition(".")
-        if phenotype and phenotype in table.column_names:
-            statistics.setdefault(phenotype, {})[kind] = column
-        else:
-            phenotypes[name] = column
-    if not phenotypes:
+    blocks = TableBlocks(file, text=("genotype", "source"))
+    _need_genotypes(blocks)
+    numbers = [name for name in blocks.columns if name not in ("genotype", "source")]
+    if not numbers:
         raise ScreenError(f"{file} has no phenotype; add a numeric column, e.g. 'fitness'")
-    source: Any = (
-        encoded(table.column("source").cast("string").fill_null("")) if "source" in table.column_names else file.name
-    )
+    genotypes = WrittenGenotypes()
+    values: dict[str, list[Floats]] = {name: [] for name in numbers}
+    sources: dict[str, int] = {}
+    source_codes: list[npt.NDArray[np.int32]] = []
+    for block in blocks:
+        _add_genotypes(genotypes, block, file)
+        for name, parts in values.items():
+            parts.append(_floats(block.column(name)))
+        if "source" in blocks.columns:
+            texts = block.column("source").cast("string").fill_null("").dictionary_encode()
+            known = np.array([sources.setdefault(s.as_py(), len(sources)) for s in texts.dictionary], dtype=np.int32)
+            source_codes.append(known[texts.indices.to_numpy()])
+    if len(genotypes) == 0:
+        raise ScreenError(f"{file} has a header but no experiments; add one row for each, or is it the right file?")
+    column = {name: np.concatenate(values.pop(name)) for name in numbers}  # one after another: each frees its blocks
+    phenotypes: dict[str, Floats] = {}
+    statistics: dict[str, dict[str, Floats]] = {}
+    for name, numeric in column.items():
+        phenotype, _, kind = name.rpartition(".")
+        if phenotype and phenotype in blocks.columns:
+            statistics.setdefault(phenotype, {})[kind] = numeric
+        else:
+            phenotypes[name] = numeric
+    source: Any = (tuple(sources), np.concatenate(source_codes)) if source_codes else file.name
     try:
-        return Screen(_genotypes(table.column("genotype"), file), phenotypes, statistics, source)
+        return Screen(genotypes.genotypes(), phenotypes, statistics, source)
     except ScreenError as error:
         raise error if str(file) in str(error) else ScreenError(f"{file}: {error}") from error
 
 
 def read_genotypes(path: Path) -> Screen:
     """Only the genotypes of a table, for prediction; the phenotype column, if there is one, is not needed."""
-    table = _with_genotypes(path)
-    genotypes = _genotypes(table.column("genotype"), path)
-    return Screen(genotypes, {"unmeasured": np.full(len(genotypes), np.nan)}, source=path.name)
+    blocks = TableBlocks(path, text=("genotype",), only=["genotype"])
+    _need_genotypes(blocks)
+    written = WrittenGenotypes()
+    for block in blocks:
+        _add_genotypes(written, block, path)
+    if len(written) == 0:
+        raise ScreenError(f"{path} has a header but no experiments; add one row for each, or is it the right file?")
+    try:
+        return Screen(written.genotypes(), {"unmeasured": np.full(len(written), np.nan)}, source=path.name)
+    except ScreenError as error:
+        raise ScreenError(f"{path}: {error}") from error
 
 
-def _with_genotypes(file: Path) -> pa.Table:
-    """A table of experiments: it has genotypes, and at least one."""
-    table = read_table(file)
-    if "genotype" not in table.column_names:
-        raise ScreenError(f"{file} has no column 'genotype'; it has {', '.join(table.column_names)}")
-    if len(table) == 0:
-        raise ScreenError(f"{file} has a header but no experiments; add one row for each, or is it the right file?")
-    return table
+def _need_genotypes(blocks: TableBlocks) -> None:
+    if "genotype" not in blocks.columns:
+        raise ScreenError(f"{blocks.file} has no column 'genotype'; it has {', '.join(blocks.columns)}")
+
+
+def _add_genotypes(genotypes: WrittenGenotypes, block: pa.RecordBatch, file: Path) -> None:
+    try:
+        genotypes.add(block.column("genotype"))
+    except ScreenError as error:
+        raise ScreenError(f"{file}{', ' if str(error).startswith('data row') else ': '}{error}") from error
+
+
+def _floats(column: pa.Array) -> Floats:
+    return np.asarray(column.cast("float64").to_numpy(zero_copy_only=False))
 
 
 def read_table(file: Path) -> pa.Table:
@@ -121,9 +151,7 @@ def read_table(file: Path) -> pa.Table:
             table = pq.read_table(file)
             table.validate(full=True)  # texts that are not UTF-8 are noticed here, not where they are used
         else:
-            text = DelimitedFile(file, "," if ".csv" in file.suffixes else "\t", quoted=True)
-            if any("\ufffd" in name for name in text.columns):
-                raise FileFormatError(f"{file}, line {text.first_line - 1}: it is not UTF-8 text; convert the file")
+            text = delimited(file)
             # Blank cells stay blank text; only numeric columns turn them into missing values.
             convert = csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(_TEXT, pa.string()))
             parse = csv.ParseOptions(delimiter=text.delimiter)
@@ -140,9 +168,7 @@ def read_table(file: Path) -> pa.Table:
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise FileFormatError(f"{file} has more than one column {', '.join(map(repr, repeated))}; rename or remove one")
+    refuse_repeated(file, names)
     return table
 
 
@@ -192,34 +218,6 @@ def _edges(file: Path, resolve: NameResolver, report: FileReport) -> torch.Tenso
     return edge_index if weight is None else (edge_index, weight)
 
 
-def _genotypes(column: pa.ChunkedArray, file: Path) -> Genotypes:
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_fixed_size_list(kind) or (_is_list(kind) and pa.types.is_integer(kind.value_type)):
-        column = column.cast(pa.large_list(pa.string()))
-    elif pa.types.is_nested(kind) and not _is_list(kind):
-        raise ScreenError(f"{file}: the column 'genotype' holds {kind}; give texts or lists of texts")
-    if pa.types.is_nested(kind):
-        return list_genotypes(column)
-    texts, codes = encoded(column.cast("string").fill_null(""))
-    # The distinct genotypes are parsed once; the experiments take their copies.
-    sets = []
-    for number, text in enumerate(texts):
-        try:
-            sets.append(parse(text))
-        except ScreenError as error:
-            row = int(np.flatnonzero(codes == number)[0])
-            raise ScreenError(f"{file}, data row {row + 1}: {error}") from error
-    return Genotypes.from_lists(sets).take(codes.astype(np.int64))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
-
-
 def _numbers(table: pa.Table, name: str, file: Path) -> np.ndarray[Any, Any]:
     import pyarrow as pa
 
@@ -240,7 +238,7 @@ def _line_of(file: Path, column: str, value: Any) -> str:
     """``, line N`` of the first row with this text in a column; blank for Parquet, which has no lines."""
     if file.name.endswith(".parquet"):
         return ""
-    text = DelimitedFile(file, "," if ".csv" in file.suffixes else "\t", quoted=True)
+    text = delimited(file)
     at = text.columns.index(column)
     found = next((n for n, fields in text.rows() if fields[at : at + 1] == [str(value)]), None)
     return "" if found is None else f", line {found}"

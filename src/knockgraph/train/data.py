@@ -73,8 +73,8 @@ class TrainingData(LightningDataModule):
         """What a run was started with: its own copy of graph and split; the screen is refused if it has changed."""
         graph, screen = CellGraph.load(directory / "cell.cellgraph"), load_screen(config.data)
         data = TrainingData(config, graph, screen, Split.load(directory / "data.split"))
-        remembered = data.split.data_hash
-        if remembered is not None and remembered != data.bound.content_hash:
+        remembered = data.split.labels_hash
+        if remembered is not None and remembered != data.bound.labels_hash:
             raise LabelError(
                 f"the labels of {config.data.screen} are not those that {directory} was trained on (or others are "
                 "missing); put that screen back, or predict its genotypes with 'knockgraph predict --screen'"

@@ -51,7 +51,7 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
 
 def _check_labels(data: TrainingData, task: Task, directory: Path, say: Say) -> None:
     """Runs of earlier versions do not remember their labels, but how their training labels were scaled."""
-    if data.split.data_hash is not None:
+    if data.split.labels_hash is not None:
         return
     now, then = data.transform.state_dict(), task.transform.state_dict()
     if not all(np.allclose(now[key], then[key], rtol=1e-4, atol=1e-12) for key in ("center", "scale")):

@@ -202,7 +202,7 @@ def _write_directory(config: Config, data: TrainingData, directory: Path) -> Non
     if config.resume:
         return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")
-    replace(data.split, data_hash=data.bound.content_hash).save(directory / "data.split")
+    replace(data.split, labels_hash=data.bound.labels_hash).save(directory / "data.split")
 
 
 def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
