@@ -18,12 +18,22 @@ from typing import Any
 import pytest
 import torch
 
-from knockgraph import CellGraph, FileFormatError, KnockgraphError, PerturbationBatch, Screen, Split, strategies
+from knockgraph import (
+    CellGraph,
+    FileFormatError,
+    KnockgraphError,
+    LabelError,
+    PerturbationBatch,
+    Screen,
+    Split,
+    strategies,
+)
 from knockgraph.profile.compare import compared
 from knockgraph.profile.settings import read_profile
 from knockgraph.sources import yeast_gem
 from knockgraph.train import checkpoints, predict
 from knockgraph.train.config import load
+from knockgraph.train.evaluate import evaluate
 from knockgraph.train.run import train
 
 ARCHIVE = Path(__file__).parent / "archive"
@@ -168,6 +178,18 @@ def test_run_directory_1_predicts(run_directory: Path) -> None:
     assert found["genotype"] == [["YAL001C", "YAL002W"], [], ["YDR006W"], ["YBR004C", "YCR005C"]]
     expected = [0.7955964675352163, 0.9149712690884203, 0.9423182436277934, 0.9856760063290348]
     assert found["predicted_fitness"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_run_directory_1_is_evaluated(run_directory: Path) -> None:
+    """It has no hash of its labels; what it knows of their scale is compared, and said."""
+    said: list[str] = []
+    found = evaluate(run_directory, "test", "last", said.append)
+    assert found["experiments"] == 1
+    assert any("without a hash of its labels" in line for line in said)
+    screen = Screen.load("my.parquet")
+    Screen(screen.genotypes, {"fitness": screen.phenotypes["fitness"] * 10 + 3}).save("my.parquet")
+    with pytest.raises(LabelError, match="their center and scale are"):
+        evaluate(run_directory, "test", "last", said.append)
 
 
 def test_run_directory_1_is_resumed(run_directory: Path) -> None:

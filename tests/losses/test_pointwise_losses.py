@@ -184,9 +184,11 @@ def test_bad_options() -> None:
         losses.create("mse", weight=1.0)
     with pytest.raises(LossError, match="the loss dango has no option 'epoch'; it has schedule, transition_epoch"):
         losses.create("dango", epoch=1)
-    for weight in (0.0, -1.0, float("nan"), [[1.0]]):
+    for weight in (0.0, -1.0, float("nan")):
         with pytest.raises(LossError, match="must be one positive number"):
             losses.create("bce", positive_weight=weight)
+    with pytest.raises(LossError, match=r"positive_weight is \[\[1.0\]\], but a number or a list of numbers"):
+        losses.create("bce", positive_weight=[[1.0]])
     with pytest.raises(LossError, match="there are 3 positive weights for 1 outputs"):
         losses.create("bce", positive_weight=[1.0, 2.0, 3.0])(
             prediction(torch.zeros(2, 1)), torch.zeros(2, 1), step_size=2

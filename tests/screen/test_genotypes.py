@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 from screen_cases import GENES, examples, genotype_lists
 
 from knockgraph import ScreenError
+from knockgraph.graph.genes import unfit
 from knockgraph.screen import Genotypes
+from knockgraph.screen.genotypes import parse
 
 
 @given(genotype_lists)
@@ -49,7 +51,7 @@ def test_hash_differs_exactly_where_the_genotypes_do(first, second):
         ([["a"], []], [[], ["a"]]),
         ([["a"]], [["b"]]),
         ([[]], []),
-        ([["a\nb"], ["c"]], [["a"], ["b\nc"]]),  # names joined by a line break would be the same text
+        ([['a"', '"b']], [['a"b', '"']]),  # however names are joined
     ],
 )
 def test_hash_tells_apart(first, second):
@@ -145,3 +147,20 @@ def test_not_equal_to_something_else_and_repr():
     genotypes = Genotypes.from_lists([["a"], []])
     assert genotypes != [("a",), ()]
     assert repr(genotypes) == "Genotypes(2 experiments, 1 genes)"
+
+
+@pytest.mark.parametrize("name", ["A+B", "A,B", "A|B", "A;B", "A=0", " A", "A ", "", " ", "A\tB", "A\nB", "WT", "wt"])
+def test_a_name_that_would_be_read_as_something_else_is_refused(name):
+    """A gene called ``A+B`` was written and read back as two genes."""
+    with pytest.raises(ScreenError, match=r"a gene has the name .*; rename it"):
+        Genotypes.from_lists([["C"], [name]])
+
+
+@examples
+@given(
+    st.lists(st.text(min_size=1, max_size=5).filter(lambda t: unfit(t) is None), min_size=1, max_size=4, unique=True)
+)
+def test_genes_joined_are_parsed_to_themselves(names):
+    for sign in "+,|;":
+        assert parse(sign.join(names)) == tuple(names)
+    assert parse("WT") == ()

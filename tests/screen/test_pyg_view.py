@@ -226,6 +226,81 @@ def test_different_numbers_of_phenotypes():
         collate([hetero([1], phenotype_values=torch.zeros(1)), hetero([1], phenotype_values=torch.zeros(2))])
 
 
+def test_another_number_of_phenotypes_is_seen_even_where_the_sum_fits():
+    """One value and three values made two rows of two."""
+    with pytest.raises(PerturbationError, match="every sample needs the same types"):
+        collate([hetero([1], phenotype_values=torch.zeros(1)), hetero([1], phenotype_values=torch.zeros(3))])
+
+
+def labelled(genes: list[int], types: list[str], values: list[float], indices: list[int] | None = None) -> HeteroData:
+    numbers = list(range(len(values))) if indices is None else indices
+    return hetero(
+        genes,
+        phenotype_values=torch.tensor(values),
+        phenotype_type_indices=torch.tensor(numbers, dtype=torch.long),
+        phenotype_types=types,
+    )
+
+
+def batched(*samples: HeteroData, **options) -> PerturbationBatch:
+    (batch,) = DataLoader(list(samples), len(samples), follow_batch=FOLLOW)
+    return PerturbationBatch.from_hetero_batch(batch, **options)
+
+
+def test_phenotypes_of_different_types_do_not_share_a_column():
+    """An interaction of -0.3 and a fitness of 0.95 became one column of labels."""
+    a, b = labelled([1], ["gene_interaction"], [-0.3]), labelled([2], ["fitness"], [0.95])
+    with pytest.raises(PerturbationError, match=r"sample 0 has .*gene_interaction.*sample 1 has \['fitness'\]"):
+        batched(a, b)
+    vocabulary = ["gene_interaction", "fitness"]
+    a, b = labelled([1], vocabulary, [-0.3], [0]), labelled([2], vocabulary, [0.95], [1])
+    with pytest.raises(PerturbationError, match=r"sample 1 has \['fitness'\].*phenotype_types=\[…\]"):
+        batched(a, b)
+    with pytest.raises(PerturbationError, match=r"sample 1 has no value of 'gene_interaction' \(it has fitness\)"):
+        batched(a, b, phenotype_types=["gene_interaction"])
+
+
+def test_another_order_of_types_does_not_swap_columns():
+    types = ["gene_interaction", "fitness"]
+    a = labelled([1], types, [-0.3, 0.9])
+    for b in (labelled([2], types[::-1], [0.95, -0.1]), labelled([2], types, [0.95, -0.1], [1, 0])):
+        with pytest.raises(PerturbationError, match="in which order"):
+            batched(a, b)
+        batch = batched(a, b, phenotype_types=["fitness", "gene_interaction"])
+        assert batch.phenotype_types == ("fitness", "gene_interaction")
+        torch.testing.assert_close(batch.phenotype_values, torch.tensor([[0.9, -0.3], [0.95, -0.1]]))
+        only = batched(a, b, phenotype_types=["fitness"])
+        torch.testing.assert_close(only.phenotype_values, torch.tensor([[0.9], [0.95]]))
+    both = labelled([2], types, [0.95, -0.1], [1, 0])
+    assert batched(both, both).phenotype_types == ("fitness", "gene_interaction")  # as the values stand
+
+
+def test_types_that_do_not_fit_the_values():
+    with pytest.raises(PerturbationError, match="two values of one type"):
+        batched(labelled([1], ["fitness"], [1.0, 2.0], [0, 0]))
+    with pytest.raises(PerturbationError, match=r"type_indices \[0, 1\], which do not fit its phenotype_types"):
+        batched(labelled([1], ["fitness"], [1.0, 2.0]))
+    with pytest.raises(PerturbationError, match="1 entries for 2 phenotype_values"):
+        batched(labelled([1], ["fitness"], [1.0, 2.0], [0]))
+    with pytest.raises(PerturbationError, match="the samples have no phenotype_types"):
+        batched(hetero([1], phenotype_values=torch.zeros(1)), phenotype_types=["fitness"])
+
+
+@given(st.integers(1, 6), st.permutations(["a", "b", "c"]), st.randoms(use_true_random=False))
+@examples
+def test_columns_follow_types_in_any_order(n, wanted, random):
+    truth = [{name: random.random() for name in "abc"} for _ in range(n)]
+    samples = []
+    for k, values in enumerate(truth):
+        vocabulary, measured = random.sample("abc", 3), random.sample("abc", 3)
+        samples.append(
+            labelled([k % 6], vocabulary, [values[m] for m in measured], [vocabulary.index(m) for m in measured])
+        )
+    batch = batched(*samples, phenotype_types=wanted)
+    expected = torch.tensor([[values[name] for name in wanted] for values in truth])
+    torch.testing.assert_close(batch.phenotype_values, expected)
+
+
 def test_samples_of_different_gene_lists():
     text = "the samples of this batch belong to different gene lists"
     with pytest.raises(GeneListMismatchError, match=text):

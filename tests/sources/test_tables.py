@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from knockgraph import CellGraph, FileFormatError, GraphError, KnockgraphError, Screen, ScreenError, UnknownGeneError
-from knockgraph.sources.tables import read_graph, read_screen, read_table
+from knockgraph.sources.report import ImportReport
+from knockgraph.sources.tables import read_genotypes, read_graph, read_screen, read_table
 
 Columns = dict[str, list]
 
@@ -113,9 +114,9 @@ def test_columns_beside_the_known_ones_are_ignored(tmp_path: Path) -> None:
         (
             {"source": ["A", "Q1", "Q2"], "target": ["Q3", "B", "Q1"]},
             UnknownGeneError,
-            "physical.csv: 3 gene names do not resolve in this graph of 3 genes: 'Q1', 'Q2', 'Q3'",
+            "physical.csv: 3 names do not resolve among 3 genes: Q1, Q2, Q3; correct them, or .* --unknown drop",
         ),
-        ({"source": ["A"], "target": [""]}, UnknownGeneError, "physical.csv: gene name does not resolve .*''"),
+        ({"source": ["A"], "target": [""]}, UnknownGeneError, r"physical.csv: 1 name does not resolve .*\(blank\)"),
         ({"from": ["A"], "to": ["B"]}, GraphError, r"physical.csv needs the columns source,target \(directed\) or"),
         ({"source": ["A"], "gene_b": ["B"]}, GraphError, "physical.csv needs the columns source,target"),
         (
@@ -141,8 +142,45 @@ def test_unknown_genes_are_listed_for_programs_too(tmp_path: Path) -> None:
     assert caught.value.names == ("Q1", "Q2")
 
 
+def test_edges_with_unknown_names_are_dropped_when_asked(tmp_path: Path) -> None:
+    edges = {"gene_a": ["A", "A", "Q1", "B"], "gene_b": ["B", "Q1", "Q2", "C"], "weight": [1, 2, 3, 4]}
+    report = ImportReport("tables")
+    graph = read_graph(folder(tmp_path, edges), "drop", report)
+    relation = graph.relations["physical"]
+    assert sorted(zip(*relation.edge_index.tolist(), relation.weight.tolist(), strict=True)) == [
+        (0, 1, 1.0),
+        (1, 0, 1.0),
+        (1, 2, 4.0),
+        (2, 1, 4.0),
+    ]
+    (file,) = report.files
+    assert file.dropped == {"a name that is not in the gene list": 2}
+    assert [str(u) for u in file.unresolved] == ["Q1", "Q2"]
+
+
+@pytest.mark.parametrize("sign", ["+", ",", "|", ";", " + ", " | "])
+def test_any_usual_sign_joins_genes(sign: str, tmp_path: Path) -> None:
+    """``A|B`` was one gene of that name."""
+    (tmp_path / "s.csv").write_text(f'genotype,fitness\n"A{sign}B",1.0\nwt,2.0\n')
+    assert list(read_screen(tmp_path / "s.csv").genotypes) == [("A", "B"), ()]
+
+
+@pytest.mark.parametrize("form", [".csv", ".parquet"])
+def test_a_table_without_experiments(form: str, tmp_path: Path) -> None:
+    if form == ".csv":
+        (tmp_path / "s.csv").write_text("genotype,fitness\n")
+    else:
+        pq.write_table(
+            pa.table({"genotype": pa.array([], pa.string()), "fitness": pa.array([], pa.float64())}),
+            tmp_path / "s.parquet",
+        )
+    for read in (read_screen, read_genotypes):
+        with pytest.raises(ScreenError, match=f"s{form} has a header but no experiments"):
+            read(tmp_path / f"s{form}")
+
+
 def test_missing_gene_in_parquet_edges(tmp_path: Path) -> None:
-    with pytest.raises(UnknownGeneError, match=r"physical.parquet: gene name does not resolve .*''"):
+    with pytest.raises(UnknownGeneError, match=r"physical.parquet: 1 name does not resolve .*\(blank\)"):
         read_graph(folder(tmp_path, {"source": ["A", None], "target": ["B", "C"]}, form=".parquet"))
 
 
@@ -264,14 +302,18 @@ def test_parquet_genotypes_as_numbers_and_fixed_lists(tmp_path: Path) -> None:
         ({"genotype": ["A"], "source": ["x"]}, "s.csv has no phenotype"),
         ({"genotype": ["A", "", "B"], "fitness": [1, 2, 3]}, "s.csv, data row 2: the genotype is blank; write WT for"),
         ({"genotype": ["A", "B", "  "], "fitness": [1, 2, 3]}, "s.csv, data row 3: the genotype is blank"),
-        ({"genotype": ["A++B"], "fitness": [1]}, r"s.csv: the genotype 'A\+\+B' has an empty gene name; separate"),
+        (
+            {"genotype": ["A++B"], "fitness": [1]},
+            r"s.csv, data row 1: the genotype 'A\+\+B' has an empty gene name; join",
+        ),
+        ({"genotype": [], "fitness": []}, "s.csv has a header but no experiments; add one row for each"),
         ({"genotype": ["A+"], "fitness": [1]}, r"the genotype 'A\+' has an empty gene name"),
         (
             {"genotype": ["A", "B"], "fitness": [1, "high"]},
             "s.csv, line 3: column 'fitness' is not numeric, it holds 'high'",
         ),
-        ({"genotype": ["A"], "fitness": ["true"]}, "column 'fitness' is not numeric, it holds True"),
-        ({"genotype": ["A"], "fitness": ["2020-01-01"]}, "column 'fitness' is not numeric, it holds datetime.date"),
+        ({"genotype": ["A"], "fitness": ["true"]}, "column 'fitness' is not numeric, it holds 'true'"),
+        ({"genotype": ["A"], "fitness": ["2020-01-01"]}, "column 'fitness' is not numeric, it holds '2020-01-01'"),
         ({"genotype": ["A"], "fitness": ["1_000"]}, "column 'fitness' is not numeric, it holds '1_000'"),
         ({"genotype": ["A"], "fitness": ["inf"]}, "s.csv: column 'fitness' is infinite at experiment 0"),
         ({"genotype": ["A"], ".std": [1]}, "s.csv: '.std' cannot name a phenotype"),
@@ -286,8 +328,8 @@ def test_bad_screens(columns: Columns, text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("genotype", "text"),
     [
-        (pa.array([["A"], None]), "s.parquet: the genotype of experiment 1 is missing; an empty list means the wild"),
-        (pa.array([["A"], ["B", None]]), "s.parquet: the genotype of experiment 1 holds a missing gene name"),
+        (pa.array([["A"], None]), "s.parquet, data row 2: the genotype is missing; an empty list means the wild"),
+        (pa.array([["A"], ["B", None]]), "s.parquet, data row 2: the genotype holds a missing gene name"),
         (pa.array(["A", None]), "s.parquet, data row 2: the genotype is blank"),
         (
             pa.array([{"a": 1}, {"a": 2}]),

@@ -99,8 +99,28 @@ def test_refused_with_the_path_of_the_key(override: str, text: str) -> None:
 
 @pytest.mark.parametrize("word", ["model=dan~go${oc.env:HOME}", "+=dango"])
 def test_an_error_of_hydra_without_a_text(word: str) -> None:
-    with pytest.raises(ConfigError, match=r"the overrides cannot be applied: .+; 'knockgraph train --cfg' shows all"):
+    with pytest.raises(ConfigError, match=r"the overrides cannot be applied: .+; ('knockgraph train --cfg' shows|put)"):
         compose([word])
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--epochs", "3"], r"'--epochs' is not key=value \(did you mean trainer\.max_epochs=…"),
+        (["epochs=3"], r"did you mean trainer\.max_epochs=…"),
+        (["trainer.max_epoch=3"], r"did you mean 'trainer\.max_epochs'\?"),
+        (["run_dir=a{b"], r"the value of 'run_dir' cannot be read, 'a\{b'; put a text .* in quotes"),
+        (["run_dir=a(b"], "the value of 'run_dir' cannot be read"),
+        (
+            ["model=heteroo"],
+            r"Could not find 'model/heteroo' \(did you mean 'hetero'\?\), there are additive, .*hetero",
+        ),
+    ],
+)
+def test_odd_overrides_are_answered_with_what_was_meant(words: list[str], text: str) -> None:
+    """``LexerNoViableAltException`` was the answer to ``--epochs 3``."""
+    with pytest.raises(ConfigError, match=text):
+        compose(words)
 
 
 def test_files_must_be_named() -> None:
@@ -179,6 +199,13 @@ def test_options_need_no_plus() -> None:
         ("loss.options.banana=1", "loss mse has no option 'banana'"),
         ("model.options.preset=banana", "has no preset 'banana'"),
         ("strategy.options.direction=out", "direction='out' is not known"),
+        ("strategy.options.direction=5", "the strategy node-mask: the option direction is 5, but one of both, in"),
+        ("model.options.chanels=8", r"has no option 'chanels' \(did you mean 'channels'\?\); it has channels, layers,"),
+        ("model.options.dropout=abc", "the model hetero: the option dropout is 'abc', but a number is needed"),
+        ("model.options.layers=2.5", "the option layers is 2.5, but an integer is needed"),
+        ("model.options.norm=maybe", "the option norm is 'maybe', but true or false is needed"),
+        ("model.options.features=x", "the option features is 'x', but a list of texts is needed"),
+        ("model.options.channels=null", "the option channels is None, but an integer is needed"),
     ],
 )
 def test_unknown_options_are_named(override: str, text: str) -> None:

@@ -103,8 +103,30 @@ def test_unknown_genes_are_all_listed(finished: Path, command: Command, tmp_path
 @pytest.mark.parametrize("text", ["", " ", ",", "A,", ",A", "A,,B"])
 def test_an_empty_name_is_no_wild_type(finished: Path, command: Command, text: str) -> None:
     _, err = command("predict", str(finished), "--genes", text, code=1)
-    assert "has an empty gene name" in err
-    assert "the wild type is WT" in err
+    assert "has an empty gene name" in err or "the genotype is blank" in err
+    assert "WT" in err
+
+
+def test_genes_are_joined_by_any_usual_sign(finished: Path, command: Command) -> None:
+    lines = {command("predict", str(finished), "--genes", f"{A}{sign}{B}")[0] for sign in (",", "+", "|", " + ")}
+    assert len(lines) == 1
+    assert lines.pop().startswith("+".join(sorted([A, B], key=GENES.names.index)))
+
+
+def test_one_genotype_is_one(finished: Path, command: Command, tmp_path: Path) -> None:
+    out, _ = command("predict", str(finished), "--genes", A, "-o", str(tmp_path / "p.csv"))
+    assert ": 1 genotype, column" in out
+
+
+def test_two_names_of_a_gene_are_one_gene(finished: Path, command: Command, tmp_path: Path) -> None:
+    other = next(name for name in GENES.aliases[A] if name)
+    expected, _ = command("predict", str(finished), "--genes", A)
+    assert command("predict", str(finished), "--genes", f"{A}+{other.lower()}")[0] == expected
+    (tmp_path / "genes.txt").write_text(f"{A}\n{other}\n{other.lower()}\n{B}\n")
+    out, _ = command("predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"))
+    assert len(out.splitlines()) == 1
+    (tmp_path / "s.csv").write_text(f"genotype\n{A}+{other}\n")
+    assert command("predict", str(finished), "--screen", str(tmp_path / "s.csv"))[0] == expected
 
 
 def test_exactly_one_source(finished: Path, command: Command, tmp_path: Path) -> None:

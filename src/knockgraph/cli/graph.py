@@ -44,8 +44,12 @@ def graph_build(
     from_: From = None,
     seed: Seed = 0,
     unknown: Annotated[
-        Unknown, typer.Option(help="yeast: edges with a name outside the gene list are dropped, or an error.")
-    ] = Unknown.drop,
+        Unknown | None,
+        typer.Option(
+            help="Edges with a name outside the gene list: drop or error.",
+            show_default="drop for yeast, error for tables",
+        ),
+    ] = None,
     cutoff: Annotated[
         list[str] | None, typer.Option(help="yeast: least STRING score 1–1000, for all (700) or one (database=900).")
     ] = None,
@@ -75,11 +79,11 @@ def graph_build(
         from knockgraph.sources.presets import GraphOptions
 
         options = GraphOptions(
-            unknown.value, _cutoffs(cutoff or []), merge_channels, weights, metabolism, plasmid, names
+            (unknown or Unknown.drop).value, _cutoffs(cutoff or []), merge_channels, weights, metabolism, plasmid, names
         )
         graph, report = _build_yeast(preset, from_, options)
     else:
-        graph = _build(preset, from_, seed)
+        graph, report = _build(preset, from_, seed, unknown or Unknown.error)
         graph = with_structural_features(graph, names) if names else graph
     content_hash = graph.save(output)
     out.print(f"[green]wrote[/] {output}: {graph} (content hash {content_hash[:12]})")
@@ -180,15 +184,23 @@ def graph_check(file: Annotated[Path, typer.Argument(help="A .cellgraph file.")]
     write_json(json_, {"file": str(file), "sound": True, "notes": notes})
 
 
-def _build(preset: GraphPreset, from_: Path | None, seed: int) -> CellGraph:
+def _build(preset: GraphPreset, from_: Path | None, seed: int, unknown: Unknown) -> tuple[CellGraph, dict[str, Any]]:
     if preset is GraphPreset.tables:
+        from knockgraph.sources.report import ImportReport
         from knockgraph.sources.tables import read_graph
 
-        return read_graph(required(from_, "the preset tables", "the folder with genes.csv and relations/"))
+        found = ImportReport("tables")
+        folder = required(from_, "the preset tables", "the folder with genes.csv and relations/")
+        graph = read_graph(folder, unknown.value, found)
+        for file in found.files:
+            if file.dropped:
+                for line in file.lines():
+                    out.print(escape(line))
+        return graph, found.as_dict()
     not_wanted(from_, f"the preset {preset}")
     from knockgraph import demo_cell, yeast_scale_cell
 
-    return demo_cell(seed) if preset is GraphPreset.demo else yeast_scale_cell(seed)
+    return (demo_cell if preset is GraphPreset.demo else yeast_scale_cell)(seed), {}
 
 
 def _build_yeast(preset: GraphPreset, from_: Path | None, options: GraphOptions) -> tuple[CellGraph, dict[str, Any]]:

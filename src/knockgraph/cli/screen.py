@@ -12,8 +12,10 @@ from rich.table import Table
 
 from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json
 from knockgraph.errors import KnockgraphError
+from knockgraph.words import counted
 
 if TYPE_CHECKING:
+    from knockgraph.graph import CellGraph
     from knockgraph.screen import Screen
 
 screen_app = typer.Typer(help="Import, look at and split screens (tables of experiments).", **HELP)
@@ -77,14 +79,22 @@ def screen_import(
     output: Output,
     from_: From = None,
     unknown: Annotated[
-        Unknown, typer.Option(help="studies: experiments with a name outside the gene list are dropped, or an error.")
-    ] = Unknown.drop,
+        Unknown | None,
+        typer.Option(
+            help="Experiments with a name outside the gene list: drop or error.",
+            show_default="drop for studies, error for tables",
+        ),
+    ] = None,
     linked: Annotated[
         Linked, typer.Option(help="studies: crosses of linked genes are dropped, or kept and marked.")
     ] = Linked.drop,
     table: Annotated[KuzminTable, typer.Option(help="kuzmin2018: which of its tables.")] = KuzminTable.auto,
     genes: Annotated[
-        Path | None, typer.Option(help="studies: a cell graph or a folder with SGD_features.tab; default: --from.")
+        Path | None,
+        typer.Option(
+            help="A cell graph or a folder with SGD_features.tab: names become systematic names.",
+            show_default="studies: --from; table: names as written",
+        ),
     ] = None,
     merge: Annotated[
         str, typer.Option(help="Merge repeated genotypes by: mean, median or first; 'no' keeps all.")
@@ -96,7 +106,8 @@ def screen_import(
     """Turn a table of experiments into a screen file (Parquet).
 
     [bold]table[/] reads CSV, TSV or Parquet with a column [bold]genotype[/] (genes joined by +, WT for the wild type)
-    and one numeric column per phenotype. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
+    and one numeric column per phenotype; with --genes its names become systematic names, so that two names of one gene
+    are one. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
     files of the study in the folder (or the file) given by --from; names resolve by SGD_features.tab in that folder.
 
     Example: knockgraph screen import table --from my.csv -o my.parquet
@@ -108,21 +119,34 @@ def screen_import(
         from knockgraph.sources.presets import ScreenOptions, import_screen
 
         source = required(from_, name.value, "the folder or file with the study's data")
-        options = ScreenOptions(unknown.value, linked.value, table.value, genes)
+        options = ScreenOptions((unknown or Unknown.drop).value, linked.value, table.value, genes)
         screen, found = import_screen(name.value, source, options)  # type: ignore[arg-type]
         report = found.as_dict()
         for line in found.lines():
             out.print(escape(line))
     else:
         screen = _import(name, from_, experiments, seed)
+        if genes is not None:
+            from knockgraph.sources.presets import with_systematic_names
+
+            what = "the table" if from_ is None else str(from_)
+            screen, file = with_systematic_names(screen, genes, (unknown or Unknown.error).value, what)
+            report = {"files": [file.as_dict()]}
+            for line in file.lines():
+                out.print(escape(line))
+        elif unknown is not None:
+            raise KnockgraphError("--unknown needs --genes: a cell graph, or a folder with SGD_features.tab")
     before = screen.duplicates()
     if merge != "no":
+        if genes is None:
+            _one_name_per_gene(screen, "merge by gene with --genes, a cell graph or a folder with SGD_features.tab")
         screen = screen.merge_duplicates(merge)  # type: ignore[arg-type]
     screen.save(output)
     out.print(f"[green]wrote[/] {output}: {screen}")
     if before.genotypes:
         what = f"merged by {merge}" if merge != "no" else "kept; merge them with --merge mean"
-        out.print(f"  note: {before.genotypes:,} genotypes were measured more than once ({what})")
+        some = "1 genotype was" if before.genotypes == 1 else f"{before.genotypes:,} genotypes were"
+        out.print(f"  note: {some} measured more than once ({what})")
     write_json(json_, {"file": str(output), "merge": merge, **report, **summarise(screen)})
 
 
@@ -133,15 +157,17 @@ def screen_info(
     json_: Json = None,
 ) -> None:
     """Show genotypes, phenotypes and repeated measurements of a screen."""
+    from knockgraph.graph import CellGraph
     from knockgraph.screen import Screen
     from knockgraph.screen.summary import summarise
 
     screen = Screen.load(file)
-    summary = summarise(screen)
+    cell = None if graph is None else CellGraph.load(graph)
+    summary = summarise(screen if cell is None else screen.resolved(cell))
+    summary["names"] = len(screen.genotypes.names)
+    genes = f"{summary['names']:,} gene names" if cell is None else f"{summary['genes']:,} genes"
     deletions = ", ".join(f"{count:,} with {size}" for size, count in summary["deletions"].items())
-    out.print(
-        f"[bold]{file}[/]: {summary['experiments']:,} experiments on {summary['genes']:,} genes; deletions: {deletions}"
-    )
+    out.print(f"[bold]{file}[/]: {counted(summary['experiments'], 'experiment')} on {genes}; deletions: {deletions}")
     table = Table("phenotype", box=None, pad_edge=False)
     for heading in ("measured", "missing", "mean", "std", "min", "max"):
         table.add_column(heading, justify="right")
@@ -152,11 +178,10 @@ def screen_info(
     out.print(table)
     repeated = summary["duplicates"]
     if repeated["genotypes"]:
-        out.print(
-            f"{repeated['genotypes']:,} genotypes were measured more than once (at most {repeated['most']} times)"
-        )
-    if graph is not None:
-        summary["binding"] = _binding(screen, graph)
+        some = "1 genotype was" if repeated["genotypes"] == 1 else f"{repeated['genotypes']:,} genotypes were"
+        out.print(f"{some} measured more than once (at most {repeated['most']} times)")
+    if cell is not None:
+        summary["binding"] = _binding(screen, cell, str(graph))
     write_json(json_, summary)
 
 
@@ -170,6 +195,9 @@ def screen_split(
         Unseen, typer.Option(help="unseen-genes: how many genes of a test genotype are unseen.")
     ] = Unseen.one,
     held_out: Annotated[float, typer.Option(help="unseen-genes: share of genes held out for val and for test.")] = 0.1,
+    graph: Annotated[
+        Path | None, typer.Option(help="A cell graph: split by its genes, whatever names the screen uses for them.")
+    ] = None,
     folds: Annotated[int, typer.Option(help="k-fold: number of folds.")] = 5,
     fold: Annotated[int, typer.Option(help="k-fold: which fold tests.")] = 0,
     subset: Annotated[int | None, typer.Option(help="Use only this many experiments, drawn at random.")] = None,
@@ -178,11 +206,18 @@ def screen_split(
 ) -> None:
     """Share the experiments out over train, val and test, checked for emptiness and leakage.
 
+    Without --graph, names are compared as they are written; training checks the split again by gene.
+
     Example: knockgraph screen split demo.parquet --kind unseen-genes -o demo.split
     """
+    from knockgraph.graph import CellGraph
     from knockgraph.screen import Screen, splits
 
     screen = Screen.load(file)
+    if graph is not None:
+        screen = screen.resolved(CellGraph.load(graph))
+    else:
+        _one_name_per_gene(screen, "split by gene with --graph, the cell graph that knows their names")
     if kind is SplitKind.unseen_genes:
         split = splits.unseen_genes(screen, unseen.value, held_out, seed, subset)
     elif kind is SplitKind.k_fold:
@@ -209,19 +244,25 @@ def _import(name: ScreenSource, from_: Path | None, experiments: int | None, see
     return make(seed=seed) if experiments is None else make(experiments, seed)
 
 
-def _binding(screen: Screen, file: Path) -> dict[str, Any]:
+def _one_name_per_gene(screen: Screen, fix: str) -> None:
+    """Refuse names that differ only in case where nothing says which genes they mean."""
+    alike = screen.genotypes.alike()
+    if alike:
+        shown = "; ".join(" and ".join(names) for names in alike[:5]) + (" …" if len(alike) > 5 else "")
+        some = "a gene seems" if len(alike) == 1 else f"{len(alike)} genes seem"
+        raise KnockgraphError(f"{some} to go by several names ({shown}); {fix}")
+
+
+def _binding(screen: Screen, cell: CellGraph, file: str) -> dict[str, Any]:
     """How the names of a screen fit a graph, reported, never an error."""
     from dataclasses import asdict
 
-    from knockgraph.graph import CellGraph
-
-    report = screen.bind(CellGraph.load(file), unknown="drop", missing="drop").report
-    out.print(f"{report.bound:,} of {report.experiments:,} experiments bind to {file}")
+    report = screen.bind(cell, unknown="drop", missing="drop").report
+    out.print(f"{report.bound:,} of {counted(report.experiments, 'experiment')} bind to {file}")
     if report.unknown_genes:
         shown = ", ".join(report.unknown_genes[:20]) + (" …" if len(report.unknown_genes) > 20 else "")
-        out.print(
-            f"  {len(report.unknown_genes)} names do not resolve ({report.with_unknown_genes:,} experiments): {shown}"
-        )
+        some = "1 name does" if len(report.unknown_genes) == 1 else f"{len(report.unknown_genes)} names do"
+        out.print(f"  {some} not resolve ({counted(report.with_unknown_genes, 'experiment')}): {shown}")
     return asdict(report)
 
 

@@ -108,7 +108,7 @@ def predict(
         Path | None, typer.Option("-o", "--output", help="A .parquet, .csv or .tsv file to write.")
     ] = None,
     genes: Annotated[
-        list[str] | None, typer.Option(help="One genotype: gene names joined by commas; repeatable.")
+        list[str] | None, typer.Option(help="One genotype: gene names joined by + or commas; repeatable.")
     ] = None,
     screen: Annotated[
         Path | None, typer.Option(help="A screen file, or a table (CSV, TSV, Parquet) with genotypes.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -13,6 +14,33 @@ from torch import Tensor
 from knockgraph.errors import GraphError, UnknownGeneError
 
 _SUGGEST_FOR = 20  # close matches cost milliseconds each; a list of thousands of wrong names needs no guesses
+
+
+WILD_TYPE = "WT"
+"""What stands for no deletion where a genotype is written as text."""
+_RESERVED = re.compile(r"[+,|;=\x00-\x1f\x7f]")
+
+
+def unfit(name: object) -> str | None:
+    """Why something cannot be the name of a gene, or ``None``: written in a genotype, it must be read back as itself.
+
+    >>> unfit("YAL001C"), unfit("tA(UGC)A")
+    (None, None)
+    >>> unfit("A+B")
+    "it holds '+', which separates genes or values where genotypes are written"
+    """
+    if not isinstance(name, str) or not name.strip():
+        return "gene names are non-empty texts"
+    if name != name.strip():
+        return "gene names have no blanks at their ends"
+    found = _RESERVED.search(name)
+    if found and found[0] in "+,|;=":
+        return f"it holds {found[0]!r}, which separates genes or values where genotypes are written"
+    if found:
+        return "gene names have no line breaks, tabs or other control characters"
+    if name.upper() == WILD_TYPE:
+        return f"{WILD_TYPE} means the wild type where genotypes are written"
+    return None
 
 
 class GeneNames:
@@ -39,11 +67,9 @@ class GeneNames:
     ) -> None:
         self.names: tuple[str, ...] = tuple(names)
         for position, name in enumerate(self.names):
-            if not isinstance(name, str) or not name.strip() or name != name.strip() or "\n" in name:
-                raise GraphError(
-                    f"gene {position} has the name {name!r}: gene names are non-empty strings without surrounding "
-                    "blanks or line breaks; clean the gene list"
-                )
+            problem = unfit(name)
+            if problem:
+                raise GraphError(f"gene {position} has the name {name!r}: {problem}; rename it in the gene list")
         self._exact: dict[str, int] = {name: i for i, name in enumerate(self.names)}
         if len(self._exact) != len(self.names):
             seen: set[str] = set()
@@ -106,6 +132,15 @@ class GeneNames:
                 return tuple(sorted(found))
         return ()
 
+    def systematic(self, names: Iterable[str]) -> list[str]:
+        """The systematic name of each; a name that means no gene, or several, stays as it is.
+
+        >>> GeneNames(["YAL001C"], {"YAL001C": ["TFC3"]}).systematic(["tfc3", "nobody"])
+        ['YAL001C', 'nobody']
+        """
+        found = ((name, self.find(name)) for name in names)
+        return [self.names[genes[0]] if len(genes) == 1 else name for name, genes in found]
+
     def index(self, names: Iterable[str]) -> Tensor:
         """Rows of the named genes, int64 ``[len(names)]``.
 
@@ -138,7 +173,7 @@ class GeneNames:
         some = "gene name does" if len(bad) == 1 else f"{len(bad)} gene names do"
         return UnknownGeneError(
             f"{some} not resolve in this graph of {len(self.names)} genes: {', '.join(parts)}; "
-            "correct the names, add aliases to the graph, or choose to drop them",
+            "correct the names, or add aliases to the graph",
             tuple(bad),
         )
 

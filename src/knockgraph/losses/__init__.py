@@ -13,11 +13,11 @@ name           what it is
 
 from __future__ import annotations
 
-import inspect
 from importlib import import_module
 from typing import Any
 
 from knockgraph.losses.loss import Loss, LossError, LossParts
+from knockgraph.options import check_options
 
 __all__ = ["Loss", "LossError", "LossParts", "available", "create"]
 
@@ -49,9 +49,5 @@ def create(name: str, **options: Any) -> Loss:
         raise LossError(f"there is no loss {name!r}; use one of {', '.join(_CLASSES)}")
     module, class_name = _CLASSES[name]
     loss_class: type[Loss] = getattr(import_module(f"knockgraph.losses.{module}"), class_name)
-    known = list(inspect.signature(loss_class).parameters)
-    for option in options:
-        if option not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise LossError(f"the loss {name} has no option {option!r}; {has}")
+    check_options(f"the loss {name}", loss_class, options, LossError)
     return loss_class(**options)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from knockgraph.errors import ModelError
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.presets import PRESETS, spelled_out
+from knockgraph.options import check_options
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
@@ -49,12 +50,7 @@ def create(name: str, graph: CellGraph, preset: str | None = None, **options: An
     if name not in _CLASSES:
         raise ModelError(f"there is no model {name!r}; use one of {', '.join(_CLASSES)}")
     chosen = spelled_out(name, {"preset": preset, **options})
-    module, kind = _CLASSES[name]
-    try:
-        model: CellModel = getattr(import_module(f"knockgraph.models.{module}"), kind)(graph, **chosen)
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        wrong = str(error).rsplit("argument ", 1)[-1]
-        raise ModelError(f"the model {name} has no option {wrong}") from None
-    return model
+    module, class_name = _CLASSES[name]
+    kind: type[CellModel] = getattr(import_module(f"knockgraph.models.{module}"), class_name)
+    check_options(f"the model {name}", kind, options, ModelError)
+    return kind(graph, **chosen)

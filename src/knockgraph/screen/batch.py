@@ -35,6 +35,7 @@ class PerturbationBatch:
             above do not have a row for it.
         gene_list_hash: The gene list that the indices refer to, if known.
         payload: What a worker-side strategy attached in the loader's workers.
+        phenotype_types: The columns of ``phenotype_values``, if known.
 
     >>> batch = PerturbationBatch.from_lists([[5, 2], [], [7]], num_genes=8)
     >>> batch.perturbation_indices_ptr.tolist(), batch.perturbation_indices_batch.tolist()
@@ -52,6 +53,7 @@ class PerturbationBatch:
     wild_type: bool = False
     gene_list_hash: str | None = None
     payload: Any = None
+    phenotype_types: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.step_size < 0:
@@ -102,15 +104,26 @@ class PerturbationBatch:
         )
 
     @staticmethod
-    def from_hetero_batch(pyg_batch: Any) -> PerturbationBatch:
+    def from_hetero_batch(
+        pyg_batch: Any, phenotype_types: Sequence[str] | None = None, phenotype_stat_types: Sequence[str] | None = None
+    ) -> PerturbationBatch:
         """From a batch that PyG's DataLoader made of samples with ``perturbation_indices`` (in ``batch["gene"]``).
+
+        Labels follow ``phenotype_type_indices`` and ``phenotype_types`` where the samples have them: a column holds one
+        type. Samples that differ in their types, or in the order of them, need ``phenotype_types``.
+
+        Args:
+            pyg_batch: The batch.
+            phenotype_types: The columns of ``phenotype_values``, in this order; by default those of the samples.
+            phenotype_stat_types: The same for ``phenotype_stat_values``.
 
         Raises:
             MissingPointerError: If the loader was not told to follow ``perturbation_indices``.
+            PerturbationError: If a sample lacks a type, or the samples do not agree on them.
         """
         from knockgraph.screen.pyg import from_hetero_batch
 
-        return from_hetero_batch(pyg_batch)
+        return from_hetero_batch(pyg_batch, phenotype_types, phenotype_stat_types)
 
     @property
     def num_columns(self) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from knockgraph.errors import GeneListMismatchError, LabelError, ScreenError, SplitError
+from knockgraph.errors import GeneListMismatchError, LabelError, ScreenError, SplitError, UnknownGeneError
 from knockgraph.screen import ragged
 from knockgraph.screen.batch import PerturbationBatch
 from knockgraph.screen.ragged import Ints
@@ -81,6 +81,14 @@ class BoundScreen:
         """SHA-256 of gene list, genotypes and labels: what a saved loader position remembers."""
         h = hashlib.sha256(self.gene_list_hash.encode())
         for t in (self.indices, self.ptr, self.experiment, self.values):
+            h.update(t.cpu().contiguous().numpy().data)
+        return h.hexdigest()
+
+    @cached_property
+    def labels_hash(self) -> str:
+        """SHA-256 of the labels and whose they are: what a run remembers of what it was trained on."""
+        h = hashlib.sha256("\n".join(self.phenotype_types).encode())
+        for t in (self.experiment, self.values):
             h.update(t.cpu().contiguous().numpy().data)
         return h.hexdigest()
 
@@ -159,6 +167,7 @@ class BoundScreen:
                 step_size,
                 False,
                 self.gene_list_hash,
+                phenotype_types=self.phenotype_types,
             )
             for indices, pointer, sample, experiment, values, stats in parts
         ]
@@ -223,7 +232,10 @@ def bind(
     found = [graph.genes.find(name) for name in names]
     bad = {name: hits for name, hits in zip(names, found, strict=True) if len(hits) != 1}
     if bad and unknown == "error":
-        raise graph.genes.unknown(bad)
+        error = graph.genes.unknown(bad)
+        raise UnknownGeneError(
+            f"{error}, or leave their experiments out with unknown='drop' (data.unknown=drop)", error.names
+        )
     row = np.array([hits[0] if len(hits) == 1 else -1 for hits in found], dtype=np.int32)
     gene = row[screen.genotypes.codes] if len(names) else np.empty(0, dtype=np.int32)
     # An experiment with an unknown gene goes as a whole: without that gene it would be another genotype.
@@ -236,7 +248,7 @@ def bind(
         first = int(np.flatnonzero(resolved & ~labelled)[0])
         raise LabelError(
             f"{n} of {int(resolved.sum())} experiments have no value for {' and '.join(chosen)} (the first is "
-            f"experiment {first}); drop them with missing='drop' or choose another phenotype"
+            f"experiment {first}); leave them out with missing='drop' (data.missing=drop), or choose another phenotype"
         )
     kept = np.flatnonzero(resolved & labelled)
     if len(kept) == 0 and len(screen):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
@@ -11,8 +12,30 @@ import numpy as np
 import numpy.typing as npt
 
 from knockgraph.errors import ScreenError
+from knockgraph.graph.genes import WILD_TYPE, unfit
 from knockgraph.screen import ragged
 from knockgraph.screen.ragged import Ints
+
+
+def parse(text: str) -> tuple[str, ...]:
+    """The genes of a genotype that is written as text, joined by ``+`` (or ``,``, ``|``, ``;``).
+
+    >>> parse("YAL001C+YBR002W"), parse("YAL001C | YBR002W"), parse("wt")
+    (('YAL001C', 'YBR002W'), ('YAL001C', 'YBR002W'), ())
+
+    Raises:
+        ScreenError: If it is blank, or a gene between two signs is.
+    """
+    if text.strip().upper() == WILD_TYPE:
+        return ()
+    genes = tuple(name.strip() for name in re.split(r"[+,|;]", text))
+    if genes == ("",):
+        raise ScreenError(f"the genotype is blank; write {WILD_TYPE} for the wild type")
+    if "" in genes:
+        raise ScreenError(
+            f"the genotype {text!r} has an empty gene name; join genes with one +, the wild type is {WILD_TYPE}"
+        )
+    return genes
 
 
 class Genotypes:
@@ -38,6 +61,10 @@ class Genotypes:
         if len(codes) and not (codes.min() >= 0 and codes.max() < len(self.names)):
             raise ScreenError(f"genotype codes must lie in 0 … {len(self.names) - 1}")
         self.names, codes = ragged.canonical_names(self.names, codes)
+        for name in self.names:
+            problem = unfit(name)
+            if problem:
+                raise ScreenError(f"a gene has the name {name!r}: {problem}; rename it")
         codes, self.ptr = ragged.as_sets(codes, ptr, len(self.names))
         self.codes: npt.NDArray[np.int32] = codes.astype(np.int32, copy=False)
 
@@ -83,6 +110,28 @@ class Genotypes:
         """The genotypes of ``rows``, in that order."""
         flat, ptr = ragged.positions(self.ptr, rows)
         return Genotypes(self.names, self.codes[flat], ptr)
+
+    def renamed(self, names: Sequence[str]) -> Genotypes:
+        """The same experiments with other names, one for each of :attr:`names`; genes that share a name become one.
+
+        >>> list(Genotypes.from_lists([["TFC3", "tfc3"], ["tfc3"]]).renamed(["YAL001C", "YAL001C"]))
+        [('YAL001C',), ('YAL001C',)]
+        """
+        if tuple(names) == self.names:
+            return self
+        code = {name: i for i, name in enumerate(sorted(set(names)))}
+        return Genotypes(tuple(code), np.array([code[name] for name in names], dtype=np.int32)[self.codes], self.ptr)
+
+    def alike(self) -> list[tuple[str, ...]]:
+        """Names that differ only in case: most likely one gene, but only a gene list can say so.
+
+        >>> Genotypes.from_lists([["erg10", "ERG9"], ["ERG10"]]).alike()
+        [('ERG10', 'erg10')]
+        """
+        folded: dict[str, list[str]] = {}
+        for name in self.names:
+            folded.setdefault(name.casefold(), []).append(name)
+        return [tuple(names) for names in folded.values() if len(names) > 1]
 
     @cached_property
     def group(self) -> npt.NDArray[np.int64]:

@@ -5,6 +5,7 @@ The flat loader is some hundred times faster and gives the same batches; this vi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -78,10 +79,13 @@ class PerturbationDataset(Dataset):  # type: ignore[misc]
         return data
 
 
-def from_hetero_batch(pyg_batch: Any) -> PerturbationBatch:
+def from_hetero_batch(
+    pyg_batch: Any, phenotype_types: Sequence[str] | None = None, phenotype_stat_types: Sequence[str] | None = None
+) -> PerturbationBatch:
     """See :meth:`PerturbationBatch.from_hetero_batch`."""
     node_types = getattr(pyg_batch, "node_types", None)
-    store = pyg_batch["gene"] if node_types and "gene" in node_types else pyg_batch
+    grouped = node_types and "gene" in node_types
+    store = pyg_batch["gene"] if grouped else pyg_batch
     if "perturbation_indices" not in store:
         raise PerturbationError(
             "this batch has no perturbation_indices; make its samples with kg.PerturbationDataset, or give each sample "
@@ -99,27 +103,102 @@ def from_hetero_batch(pyg_batch: Any) -> PerturbationBatch:
         raise PerturbationError(
             f"the batch has {nodes} gene nodes for {n} samples; set the same data['gene'].num_nodes in every sample"
         )
+    slices = getattr(pyg_batch, "_slice_dict", None) or {}
+    slices = slices.get("gene", {}) if grouped else slices
+    values, types = _labels(store, slices, "phenotype", n, phenotype_types)
+    stat_values, _ = _labels(store, slices, "phenotype_stat", n, phenotype_stat_types)
     batch = PerturbationBatch.from_tensors(
-        store["perturbation_indices"],
-        ptr,
-        nodes // n,
-        _rows(store, "phenotype_values", n),
-        _rows(store, "phenotype_stat_values", n),
-        store.get("experiment", None),
+        store["perturbation_indices"], ptr, nodes // n, values, stat_values, store.get("experiment", None)
     )
     hashes = set(store["gene_list_hash"]) if "gene_list_hash" in store else {None}
     if len(hashes) > 1:
         raise GeneListMismatchError("the samples of this batch belong to different gene lists; bind them to one graph")
-    return replace(batch, gene_list_hash=hashes.pop())
+    return replace(batch, gene_list_hash=hashes.pop(), phenotype_types=types)
 
 
-def _rows(store: Any, key: str, n: int) -> Tensor | None:
-    """Coordinate-form values as ``[samples, types]``."""
+def _labels(
+    store: Any, slices: Any, prefix: str, n: int, wanted: Sequence[str] | None
+) -> tuple[Tensor | None, tuple[str, ...] | None]:
+    """Coordinate-form values as ``[samples, types]``, and the types of the columns where the samples say them."""
+    key = f"{prefix}_values"
     if key not in store:
-        return None
+        return None, None
+    values: Tensor = store[key].flatten()
+    count = _entries(store, slices, key, n)
+    found = _types(store, prefix, count)
+    if found is None:
+        if wanted is not None:
+            raise PerturbationError(
+                f"{prefix}_types={list(wanted)} cannot be chosen: the samples have no {prefix}_types; add them"
+            )
+        if len(set(count)) > 1:
+            raise PerturbationError(
+                f"{key} has {values.numel()} entries for {n} samples; every sample needs the same types"
+            )
+        return values.reshape(n, count[0]), None
+    columns = found[0] if wanted is None else tuple(wanted)
+    if all(types == columns for types in found):
+        return values.reshape(n, len(columns)), columns
+    order = []
+    start = 0
+    for sample, types in enumerate(found):
+        if wanted is None and types != columns:
+            raise PerturbationError(
+                f"sample 0 has the {prefix}_types {list(columns)}, but sample {sample} has {list(types)}, so their "
+                f"{key} cannot share columns; say which are wanted, in which order, with "
+                f"PerturbationBatch.from_hetero_batch(batch, {prefix}_types=[…])"
+            )
+        absent = [name for name in columns if name not in types]
+        if absent:
+            raise PerturbationError(
+                f"sample {sample} has no value of {absent[0]!r} (it has {', '.join(types) or 'none'}); leave such "
+                f"samples out of the loader, or choose other {prefix}_types"
+            )
+        order += [start + types.index(name) for name in columns]
+        start += len(types)
+    return values[torch.tensor(order, dtype=torch.long, device=values.device)].reshape(n, len(columns)), columns
+
+
+def _entries(store: Any, slices: Any, key: str, n: int) -> list[int]:
+    """How many values each sample has: as PyG cut them, as followed, or the same number each."""
     values: Tensor = store[key]
+    cut = store[f"{key}_ptr"] if f"{key}_ptr" in store else slices.get(key)
+    if cut is not None and len(cut) == n + 1:
+        width = values[:1].numel()  # of a sample with values [1, types]
+        return [int(rows) * width for rows in torch.as_tensor(cut).diff()]
     if values.numel() % n:
         raise PerturbationError(
             f"{key} has {values.numel()} entries for {n} samples; every sample needs the same types"
         )
-    return values.reshape(n, values.numel() // n)
+    return [values.numel() // n] * n
+
+
+def _types(store: Any, prefix: str, count: Sequence[int]) -> list[tuple[str, ...]] | None:
+    """The type of every value, sample by sample; ``None`` if the samples do not say."""
+    indices = store[f"{prefix}_type_indices"].flatten().tolist() if f"{prefix}_type_indices" in store else None
+    names = store.get(f"{prefix}_types", None)
+    if indices is None and names is None:
+        return None
+    if indices is not None and len(indices) != sum(count):
+        raise PerturbationError(
+            f"{prefix}_type_indices has {len(indices)} entries for {sum(count)} {prefix}_values; give one for each"
+        )
+    found = []
+    start = 0
+    for sample, size in enumerate(count):
+        own = range(size) if indices is None else indices[start : start + size]
+        start += size
+        known = None if names is None else names[sample]
+        known = [known] if isinstance(known, str) else known
+        if known is not None and not all(0 <= i < len(known) for i in own):
+            raise PerturbationError(
+                f"sample {sample} has {size} {prefix}_values with {prefix}_type_indices {list(own)}, which do not fit "
+                f"its {prefix}_types {list(known)}; correct them"
+            )
+        types = tuple(str(i) if known is None else str(known[i]) for i in own)
+        if len(set(types)) != len(types):
+            raise PerturbationError(
+                f"sample {sample} has two values of one type ({', '.join(types)}); give one of each"
+            )
+        found.append(types)
+    return found

@@ -14,9 +14,10 @@ from knockgraph.errors import ScreenError
 from knockgraph.screen import ragged
 from knockgraph.screen.genotypes import Genotypes
 from knockgraph.screen.ragged import Ints
+from knockgraph.words import counted
 
 if TYPE_CHECKING:
-    from knockgraph.graph import CellGraph
+    from knockgraph.graph import CellGraph, GeneNames
     from knockgraph.screen.bound import BoundScreen
 
 Floats = npt.NDArray[np.float64]
@@ -45,7 +46,7 @@ class Screen:
 
     >>> screen = Screen([["YAL001C", "YBR002C"], []], {"fitness": [0.8, 1.0]}, source="example")
     >>> screen
-    Screen(2 experiments, 2 genes, phenotypes fitness)
+    Screen(2 experiments, 2 gene names, phenotype fitness)
     """
 
     def __init__(
@@ -83,6 +84,26 @@ class Screen:
             {name: {kind: v[rows] for kind, v in kinds.items()} for name, kinds in self.statistics.items()},
             (self.source_names, self.source_codes[rows]),
         )
+
+    def resolved(self, genes: CellGraph | GeneNames) -> Screen:
+        """The same experiments with every gene under its systematic name.
+
+        A screen compares names as they are written; a resolved one compares genes, so that splits, duplicates and
+        counts do not depend on spelling. Names that mean no gene, or several, stay as they are; :meth:`bind` reports
+        them.
+
+        >>> from knockgraph.graph import GeneNames
+        >>> screen = Screen([["TFC3"], ["yal001c"]], {"fitness": [0.8, 0.9]})
+        >>> screen.resolved(GeneNames(["YAL001C"], {"YAL001C": ["TFC3"]})).duplicates().genotypes
+        1
+        """
+        from knockgraph.graph import GeneNames
+
+        names = genes if isinstance(genes, GeneNames) else genes.genes
+        genotypes = self.genotypes.renamed(names.systematic(self.genotypes.names))
+        if genotypes is self.genotypes:
+            return self
+        return Screen(genotypes, self.phenotypes, self.statistics, (self.source_names, self.source_codes))
 
     def duplicates(self) -> Duplicates:
         """How many genotypes were measured more than once."""
@@ -167,7 +188,8 @@ class Screen:
 
     def __repr__(self) -> str:
         names = ", ".join(self.phenotypes)
-        return f"Screen({len(self)} experiments, {len(self.genotypes.names)} genes, phenotypes {names})"
+        some = f"{counted(len(self), 'experiment')}, {counted(len(self.genotypes.names), 'gene name')}"
+        return f"Screen({some}, phenotype{'s' * (len(self.phenotypes) > 1)} {names})"
 
 
 def _column(name: str, values: Sequence[float] | npt.NDArray[Any], n: int) -> Floats:

@@ -1,11 +1,15 @@
-"""Splits: which experiments train, validate and test, checked for emptiness and leakage."""
+"""Splits: which experiments train, validate and test, checked for emptiness and leakage.
+
+A split compares the names that the screen has. Where one gene may go by several names, give it a screen whose names are
+genes: ``splits.by_genotype(screen.resolved(graph))``.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +17,15 @@ import torch
 
 from knockgraph.container import read_container, write_container
 from knockgraph.errors import FileFormatError, SplitError
+from knockgraph.graph.genes import GeneNames
 from knockgraph.screen import ragged
 from knockgraph.screen.genotypes import Genotypes
 from knockgraph.screen.ragged import Ints
 from knockgraph.screen.screen import Screen
+from knockgraph.words import counted
+
+if TYPE_CHECKING:
+    from knockgraph.graph import CellGraph
 
 FORMAT = "knockgraph.split"
 VERSION = 1
@@ -35,12 +44,14 @@ class Split:
         about: How the split was made: kind, seed, options; JSON-safe.
         genotypes_hash: The genotypes that the row numbers refer to; another screen is refused.
         held_out: Part name → genes that appear in no training genotype (unseen-gene splits).
+        labels_hash: In a run directory, the labels that were trained on, :attr:`BoundScreen.labels_hash`.
     """
 
     parts: Mapping[str, Rows]
     about: Mapping[str, Any]
     genotypes_hash: str
     held_out: Mapping[str, tuple[str, ...]]
+    labels_hash: str | None = None
 
     def __getitem__(self, part: str) -> Rows:
         if part not in self.parts:
@@ -60,14 +71,38 @@ class Split:
                 "'knockgraph screen split'"
             )
 
+    def resolved(self, screen: Screen, genes: CellGraph | GeneNames) -> Split:
+        """The same rows as a split of ``screen.resolved(genes)``.
+
+        Raises:
+            SplitError: If the split was made for another screen, or on names as written where two names of one gene, or
+                of one genotype, stand in different parts.
+        """
+        named = screen.resolved(genes)
+        if self.genotypes_hash == named.genotypes.hash:
+            return self
+        self.check(screen)
+        names = genes if isinstance(genes, GeneNames) else genes.genes
+        held_out = {part: tuple(names.systematic(held)) for part, held in self.held_out.items()}
+        split = replace(self, genotypes_hash=named.genotypes.hash, held_out=held_out)
+        leak = _leak(split, named.genotypes)
+        if leak:
+            raise SplitError(
+                f"this split was made on gene names as written, where one gene goes by several names: {leak}; "
+                "make it again with 'knockgraph screen split --graph'"
+            )
+        return split
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the split to one file, atomically."""
-        document = {
+        document: dict[str, Any] = {
             "parts": list(self.parts),
             "about": dict(self.about),
             "genotypes_hash": self.genotypes_hash,
             "held_out": {part: list(genes) for part, genes in self.held_out.items()},
         }
+        if self.labels_hash is not None:
+            document["labels_hash"] = self.labels_hash
         tensors = {part: torch.from_numpy(rows) for part, rows in self.parts.items()}
         write_container(path, FORMAT, VERSION, document, tensors)
 
@@ -82,6 +117,7 @@ class Split:
                 dict(document["about"]),
                 document["genotypes_hash"],
                 {part: tuple(genes) for part, genes in document["held_out"].items()},
+                document.get("labels_hash"),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{os.fspath(path)} does not describe a valid split: {error}") from error
@@ -235,10 +271,17 @@ def _split(
 
 def leakage(split: Split, genotypes: Genotypes) -> None:
     """Raise :class:`SplitError` if a genotype stands in two parts or a held-out gene in training."""
+    leak = _leak(split, genotypes)
+    if leak:
+        raise SplitError(f"{leak}; split by genotype, or merge duplicated genotypes first")
+
+
+def _leak(split: Split, genotypes: Genotypes) -> str | None:
+    """What stands on both sides of a split, or ``None``."""
     part_of = np.full(len(genotypes), -1)
     for number, rows in enumerate(split.parts.values()):
         if bool((part_of[rows] >= 0).any()):
-            raise SplitError("an experiment stands in two parts of the split")
+            return "an experiment stands in two parts"
         part_of[rows] = number
     used = np.flatnonzero(part_of >= 0)
     group, part = genotypes.group[used], part_of[used]
@@ -248,14 +291,12 @@ def leakage(split: Split, genotypes: Genotypes) -> None:
     if bool(leaking.any()):
         n = len(np.unique(group[1:][leaking]))
         example = "+".join(genotypes[int(used[order][1:][leaking][0])]) or "the wild type"
-        raise SplitError(
-            f"{n} genotypes would stand in more than one part (for instance {example}); "
-            "split by genotype, or merge duplicated genotypes first"
-        )
+        return f"{counted(n, 'genotype')} would stand in more than one part (for instance {example})"
     training = set(genotypes.take(split.parts["train"]).names)
     for held, genes in split.held_out.items():
         if training & set(genes):
-            raise SplitError(f"genes held out for {held} appear in training genotypes")
+            return f"genes held out for {held} appear in training genotypes"
+    return None
 
 
 def _about(kind: str, seed: int, subset: int | None, **options: Any) -> dict[str, Any]:

@@ -26,7 +26,8 @@ class UnresolvedName:
     suggestions: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        text = f"{self.name}: {self.why}" if self.why else self.name
+        name = self.name or "(blank)"
+        text = f"{name}: {self.why}" if self.why else name
         return f"{text} (did you mean {' or '.join(self.suggestions)}?)" if self.suggestions else text
 
 

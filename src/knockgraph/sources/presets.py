@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from torch import Tensor
 
-from knockgraph.errors import FileFormatError, KnockgraphError
+from knockgraph.errors import FileFormatError, KnockgraphError, ScreenError
 from knockgraph.graph import CellGraph, GeneNames, Metabolism
 from knockgraph.graph.structural_features import with_structural_features
-from knockgraph.screen import Screen
+from knockgraph.screen import Screen, ragged
 from knockgraph.sources import biogrid, collins, costanzo, kuzmin, sgd, string, tflink, yeast_gem, yeastract
 from knockgraph.sources.catalogue import SETS, chosen, public_file
 from knockgraph.sources.folder import gather, listing, locate
 from knockgraph.sources.names import AsWritten, NameResolver, Policy
-from knockgraph.sources.report import ImportReport
+from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.sources.sga import LinkedPolicy
 from knockgraph.sources.sgd import Linkage
 
@@ -227,6 +228,23 @@ def resolver_of(genes: Path, unknown: Policy = "drop") -> NameResolver:
         return NameResolver(CellGraph.load(genes).genes, None, unknown)
     names, elsewhere, _ = read_gene_list(genes, ImportReport("genes"))
     return NameResolver(names, elsewhere, unknown)
+
+
+def with_systematic_names(screen: Screen, genes: Path, unknown: Policy, what: str) -> tuple[Screen, FileReport]:
+    """A screen by systematic names instead of those that were written, and what was dropped for an unknown one."""
+    resolve = resolver_of(genes, unknown)
+    names, codes, ptr = screen.genotypes.names, screen.genotypes.codes, screen.genotypes.ptr
+    gene = resolve.many(names, codes)
+    report = FileReport("names", genes, read=len(screen))
+    report.unresolved = resolve.finish(what)
+    known = np.ones(len(screen), dtype=bool)
+    known[ragged.row_of_entry(ptr)[gene < 0]] = False
+    report.drop("a name outside the gene list", int((~known).sum()))
+    if not bool(known.any()) and len(screen):
+        raise ScreenError(f"{what}: no experiment is left, every one names a gene that {genes} does not have")
+    named = screen.resolved(resolve.genes)
+    report.kept = {"experiments": int(known.sum())}
+    return (named if bool(known.all()) else named.take(np.flatnonzero(known))), report
 
 
 def _costanzo_files(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ A folder for a cell graph::
 A table for a screen::
 
     genotype,PHENOTYPE,…,PHENOTYPE.STATISTIC,…,source
-    YAL001C+YBR002C,-0.12                               genes separated by +
+    YAL001C+YBR002C,-0.12                               genes joined by + (or , | ;)
     WT,0.0                                              the wild type; a blank cell is an error
 """
 
@@ -19,26 +19,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from knockgraph.errors import FileFormatError, GraphError, ScreenError, UnknownGeneError
+from knockgraph.errors import FileFormatError, GraphError, ScreenError
 from knockgraph.graph import CellGraph, GeneNames
-from knockgraph.screen import Genotypes, Screen
+from knockgraph.screen import Screen
 from knockgraph.screen.parquet import encoded
-from knockgraph.screen.parquet import genotypes as list_genotypes
-from knockgraph.sources.delimited import DelimitedFile
+from knockgraph.sources.names import NameResolver, Policy
+from knockgraph.sources.report import FileReport, ImportReport
+from knockgraph.sources.table_blocks import TableBlocks, delimited, refuse_repeated
+from knockgraph.sources.written_genotypes import WrittenGenotypes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Floats = npt.NDArray[np.float64]
 SUFFIXES = (*(f"{kind}{packed}" for packed in ("", ".gz", ".xz") for kind in (".csv", ".tsv", ".txt")), ".parquet")
-WILD_TYPE = "WT"
 # Names stay as they are written: a gene called 007 is not the number 7, one called NA is not missing.
 _TEXT = ("gene", "standard", "aliases", "source", "target", "gene_a", "gene_b", "genotype")
 
 
-def read_graph(directory: Path) -> CellGraph:
-    """The cell graph of a folder laid out as above."""
+def read_graph(directory: Path, unknown: Policy = "error", report: ImportReport | None = None) -> CellGraph:
+    """The cell graph of a folder laid out as above.
+
+    Args:
+        directory: The folder.
+        unknown: Edges with a name that is not in genes.csv: an error, or dropped and reported.
+        report: Told what was read and dropped.
+    """
+    report = ImportReport("tables") if report is None else report
     genes_file = _find(directory, "genes")
     genes = _genes(genes_file)
     folder = directory / "relations"
@@ -52,44 +62,80 @@ def read_graph(directory: Path) -> CellGraph:
         other = named.setdefault(_stem(file), file)
         if other != file:
             raise FileFormatError(f"{other} and {file} both describe relation {_stem(file)!r}; remove or rename one")
-    return CellGraph(genes, {name: _edges(file, genes) for name, file in named.items()})
+    resolve = NameResolver(genes, unknown=unknown)
+    return CellGraph(genes, {name: _edges(file, resolve, report.file(name, file)) for name, file in named.items()})
 
 
 def read_screen(path: Path) -> Screen:
-    """The screen of a table laid out as above; ``path`` is the file, or a folder that holds ``screen.csv``."""
+    """The screen of a table laid out as above; ``path`` is the file, or a folder that holds ``screen.csv``.
+
+    It is read block by block, so that the memory it takes is that of the screen and not of the text.
+    """
     file = _find(path, "screen") if path.is_dir() else path
-    table = read_table(file)
-    if "genotype" not in table.column_names:
-        raise ScreenError(f"{file} has no column 'genotype'; it has {', '.join(table.column_names)}")
-    phenotypes: dict[str, Any] = {}
-    statistics: dict[str, dict[str, Any]] = {}
-    for name in table.column_names:
-        if name in ("genotype", "source"):
-            continue
-        column = _numbers(table, name, file)
-        phenotype, _, kind = name.rpartition(".")
-        if phenotype and phenotype in table.column_names:
-            statistics.setdefault(phenotype, {})[kind] = column
-        else:
-            phenotypes[name] = column
-    if not phenotypes:
+    blocks = TableBlocks(file, text=("genotype", "source"))
+    _need_genotypes(blocks)
+    numbers = [name for name in blocks.columns if name not in ("genotype", "source")]
+    if not numbers:
         raise ScreenError(f"{file} has no phenotype; add a numeric column, e.g. 'fitness'")
-    source: Any = (
-        encoded(table.column("source").cast("string").fill_null("")) if "source" in table.column_names else file.name
-    )
+    genotypes = WrittenGenotypes()
+    values: dict[str, list[Floats]] = {name: [] for name in numbers}
+    sources: dict[str, int] = {}
+    source_codes: list[npt.NDArray[np.int32]] = []
+    for block in blocks:
+        _add_genotypes(genotypes, block, file)
+        for name, parts in values.items():
+            parts.append(_floats(block.column(name)))
+        if "source" in blocks.columns:
+            texts = block.column("source").cast("string").fill_null("").dictionary_encode()
+            known = np.array([sources.setdefault(s.as_py(), len(sources)) for s in texts.dictionary], dtype=np.int32)
+            source_codes.append(known[texts.indices.to_numpy()])
+    if len(genotypes) == 0:
+        raise ScreenError(f"{file} has a header but no experiments; add one row for each, or is it the right file?")
+    column = {name: np.concatenate(values.pop(name)) for name in numbers}  # one after another: each frees its blocks
+    phenotypes: dict[str, Floats] = {}
+    statistics: dict[str, dict[str, Floats]] = {}
+    for name, numeric in column.items():
+        phenotype, _, kind = name.rpartition(".")
+        if phenotype and phenotype in blocks.columns:
+            statistics.setdefault(phenotype, {})[kind] = numeric
+        else:
+            phenotypes[name] = numeric
+    source: Any = (tuple(sources), np.concatenate(source_codes)) if source_codes else file.name
     try:
-        return Screen(_genotypes(table.column("genotype"), file), phenotypes, statistics, source)
+        return Screen(genotypes.genotypes(), phenotypes, statistics, source)
     except ScreenError as error:
         raise error if str(file) in str(error) else ScreenError(f"{file}: {error}") from error
 
 
 def read_genotypes(path: Path) -> Screen:
     """Only the genotypes of a table, for prediction; the phenotype column, if there is one, is not needed."""
-    table = read_table(path)
-    if "genotype" not in table.column_names:
-        raise ScreenError(f"{path} has no column 'genotype'; it has {', '.join(table.column_names)}")
-    genotypes = _genotypes(table.column("genotype"), path)
-    return Screen(genotypes, {"unmeasured": np.full(len(genotypes), np.nan)}, source=path.name)
+    blocks = TableBlocks(path, text=("genotype",), only=["genotype"])
+    _need_genotypes(blocks)
+    written = WrittenGenotypes()
+    for block in blocks:
+        _add_genotypes(written, block, path)
+    if len(written) == 0:
+        raise ScreenError(f"{path} has a header but no experiments; add one row for each, or is it the right file?")
+    try:
+        return Screen(written.genotypes(), {"unmeasured": np.full(len(written), np.nan)}, source=path.name)
+    except ScreenError as error:
+        raise ScreenError(f"{path}: {error}") from error
+
+
+def _need_genotypes(blocks: TableBlocks) -> None:
+    if "genotype" not in blocks.columns:
+        raise ScreenError(f"{blocks.file} has no column 'genotype'; it has {', '.join(blocks.columns)}")
+
+
+def _add_genotypes(genotypes: WrittenGenotypes, block: pa.RecordBatch, file: Path) -> None:
+    try:
+        genotypes.add(block.column("genotype"))
+    except ScreenError as error:
+        raise ScreenError(f"{file}{', ' if str(error).startswith('data row') else ': '}{error}") from error
+
+
+def _floats(column: pa.Array) -> Floats:
+    return np.asarray(column.cast("float64").to_numpy(zero_copy_only=False))
 
 
 def read_table(file: Path) -> pa.Table:
@@ -105,9 +151,7 @@ def read_table(file: Path) -> pa.Table:
             table = pq.read_table(file)
             table.validate(full=True)  # texts that are not UTF-8 are noticed here, not where they are used
         else:
-            text = DelimitedFile(file, "," if ".csv" in file.suffixes else "\t", quoted=True)
-            if any("\ufffd" in name for name in text.columns):
-                raise FileFormatError(f"{file}, line {text.first_line - 1}: it is not UTF-8 text; convert the file")
+            text = delimited(file)
             # Blank cells stay blank text; only numeric columns turn them into missing values.
             convert = csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(_TEXT, pa.string()))
             parse = csv.ParseOptions(delimiter=text.delimiter)
@@ -124,9 +168,7 @@ def read_table(file: Path) -> pa.Table:
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise FileFormatError(f"{file} has more than one column {', '.join(map(repr, repeated))}; rename or remove one")
+    refuse_repeated(file, names)
     return table
 
 
@@ -149,7 +191,7 @@ def _genes(file: Path) -> GeneNames:
         raise GraphError(f"{file}: {error}") from error
 
 
-def _edges(file: Path, genes: GeneNames) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+def _edges(file: Path, resolve: NameResolver, report: FileReport) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     table = read_table(file)
     columns = set(table.column_names)
     pair = next((p for p in (("source", "target"), ("gene_a", "gene_b")) if columns >= set(p)), None)
@@ -158,50 +200,22 @@ def _edges(file: Path, genes: GeneNames) -> torch.Tensor | tuple[torch.Tensor, t
     (first, first_codes), (second, second_codes) = (
         encoded(table.column(name).cast("string").fill_null("")) for name in pair
     )
-    try:
-        rows = genes.index(first + second)
-    except UnknownGeneError as error:
-        raise UnknownGeneError(f"{file}: {error}", error.names) from error
-    source, target = torch.from_numpy(first_codes).long(), torch.from_numpy(second_codes).long() + len(first)
-    edge_index = torch.stack([rows[source], rows[target]])
+    edge_index = torch.from_numpy(np.stack([resolve.many(first, first_codes), resolve.many(second, second_codes)]))
+    report.read = edge_index.shape[1]
+    report.unresolved = resolve.finish(str(file))
+    known = (edge_index >= 0).all(0)
+    report.drop("a name that is not in the gene list", int((~known).sum()))
+    report.kept = {"edges": int(known.sum())}
     weight = torch.tensor(_numbers(table, "weight", file)).float() if "weight" in columns else None
     if weight is not None and not bool(weight.isfinite().all()):
         row = int((~weight.isfinite()).nonzero()[0])
         raise GraphError(f"{file}, data row {row + 1}: the weight is {weight[row]:g}; give it a finite number")
+    edge_index, weight = edge_index[:, known], None if weight is None else weight[known]
     if pair[0] == "gene_a":
         loop = edge_index[0] == edge_index[1]
         edge_index = torch.cat([edge_index, edge_index[:, ~loop].flip(0)], 1)
         weight = None if weight is None else torch.cat([weight, weight[~loop]])
     return edge_index if weight is None else (edge_index, weight)
-
-
-def _genotypes(column: pa.ChunkedArray, file: Path) -> Genotypes:
-    import pyarrow as pa
-
-    kind = column.type
-    if pa.types.is_fixed_size_list(kind) or (_is_list(kind) and pa.types.is_integer(kind.value_type)):
-        column = column.cast(pa.large_list(pa.string()))
-    elif pa.types.is_nested(kind) and not _is_list(kind):
-        raise ScreenError(f"{file}: the column 'genotype' holds {kind}; give texts or lists of texts")
-    if pa.types.is_nested(kind):
-        return list_genotypes(column)
-    texts, codes = encoded(column.cast("string").fill_null(""))
-    blank = [i for i, text in enumerate(texts) if not text.strip()]
-    if blank:
-        row = int(np.flatnonzero(np.isin(codes, blank))[0])
-        raise ScreenError(f"{file}, data row {row + 1}: the genotype is blank; write {WILD_TYPE} for the wild type")
-    sets = [() if text.strip().upper() == WILD_TYPE else tuple(g.strip() for g in text.split("+")) for text in texts]
-    for text, genes in zip(texts, sets, strict=True):
-        if "" in genes:
-            raise ScreenError(f"{file}: the genotype {text!r} has an empty gene name; separate genes with one +")
-    # The distinct genotypes are parsed once; the experiments take their copies.
-    return Genotypes.from_lists(sets).take(codes.astype(np.int64))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _numbers(table: pa.Table, name: str, file: Path) -> np.ndarray[Any, Any]:
@@ -224,7 +238,7 @@ def _line_of(file: Path, column: str, value: Any) -> str:
     """``, line N`` of the first row with this text in a column; blank for Parquet, which has no lines."""
     if file.name.endswith(".parquet"):
         return ""
-    text = DelimitedFile(file, "," if ".csv" in file.suffixes else "\t", quoted=True)
+    text = delimited(file)
     at = text.columns.index(column)
     found = next((n for n, fields in text.rows() if fields[at : at + 1] == [str(value)]), None)
     return "" if found is None else f", line {found}"

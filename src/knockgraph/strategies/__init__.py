@@ -23,6 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from knockgraph.errors import StrategyError
+from knockgraph.options import check_options
 from knockgraph.strategies.strategy import Strategy
 from knockgraph.strategies.view import PerturbedGraphs
 
@@ -64,11 +65,6 @@ def create(name: str, graph: CellGraph, **options: Any) -> Strategy:
     if name not in _CLASSES:
         raise StrategyError(f"there is no strategy {name!r}; use one of {', '.join(_CLASSES)}")
     module = import_module(f"knockgraph.strategies.{name.replace('-', '_')}")
-    try:
-        strategy: Strategy = getattr(module, _CLASSES[name])(graph, **options)
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        wrong = str(error).rsplit("argument ", 1)[-1]
-        raise StrategyError(f"the strategy {name} has no option {wrong}") from None
-    return strategy
+    kind: type[Strategy] = getattr(module, _CLASSES[name])
+    check_options(f"the strategy {name}", kind, options, StrategyError)
+    return kind(graph, **options)

@@ -259,7 +259,7 @@ class MaskStore:
             lists = PerturbationBatch.from_lists(genotypes, self.num_genes).tolist()
         distinct = {(): np.empty(0, dtype=np.int32)}
         for genes in lists:
-            ordered = np.sort(np.asarray(genes, dtype=np.int32))
+            ordered = np.unique(np.asarray(genes, dtype=np.int32))  # two names may mean one gene
             distinct[tuple(ordered.tolist())] = ordered
         return list(distinct.values())
 

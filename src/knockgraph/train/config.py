@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from knockgraph.errors import KnockgraphError
+from knockgraph.options import did_you_mean
 
 
 class ConfigError(KnockgraphError, ValueError):
@@ -193,13 +195,14 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
 
+    check_words(overrides)
     try:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
             composed = hydra_compose("config", overrides=[free(word) for word in overrides])
     except Exception as error:  # Hydra's and OmegaConf's own, and where they did not think of a word, an assertion
         text = first_line(error).rstrip(".")
         raise ConfigError(
-            f"the overrides cannot be applied: {text}; 'knockgraph train --cfg' shows all keys"
+            f"the overrides cannot be applied: {text}{_hint(text)}; 'knockgraph train --cfg' shows all keys"
         ) from error
     return with_options_spelled_out(checked(composed))
 
@@ -210,6 +213,56 @@ def with_options_spelled_out(config: Config) -> Config:
 
     config.model.options = spelled_out(config.model.name, config.model.options)
     return config
+
+
+def _hint(text: str) -> str:
+    """What may have been meant where Hydra does not find something."""
+    key = re.search(r"Could not override '([^']+)'", text)
+    if key:
+        return did_you_mean(key[1], keys(Config)) or _named_like(key[1])
+    member = re.search(r"Could not find '(\w+)/([^']*)'", text)
+    if member:
+        known = sorted(file.name[:-5] for file in files("knockgraph.conf").joinpath(member[1]).iterdir())
+        return f"{did_you_mean(member[2], known)}, there are {', '.join(known)}"
+    return ""
+
+
+def check_words(overrides: Sequence[str]) -> None:
+    """Refuse words that Hydra's grammar does not know, which it answers with the name of a parser's class."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    for word in overrides:
+        name = word.lstrip("-").partition("=")[0]
+        if word.startswith(("-", "=")) or not ("=" in word or word.startswith("~")):
+            hint = did_you_mean(name, keys(Config)) or _named_like(name)
+            raise ConfigError(
+                f"the overrides cannot be applied: {word!r} is not key=value{hint}; write for instance "
+                "trainer.max_epochs=3, 'knockgraph train --cfg' shows all keys"
+            )
+        try:
+            OverridesParser.create().parse_override(word)
+        except HydraException as error:
+            key, _, value = word.partition("=")
+            raise ConfigError(
+                f"the overrides cannot be applied: the value of {key!r} cannot be read, {value!r}; put a text with "
+                f"special characters in quotes, \"{key}='…'\""
+            ) from error
+
+
+def _named_like(name: str) -> str:
+    """The keys that end like a word, for those who leave the group out: ``epochs`` is ``trainer.max_epochs``."""
+    found = [key for key in keys(Config) if name and key.rpartition(".")[2].endswith(name)]
+    return f" (did you mean {' or '.join(f'{key}=…' for key in found[:3])}?)" if found else ""
+
+
+def keys(kind: Any, under: str = "") -> list[str]:
+    """All keys of the schema, dotted."""
+    hints = get_type_hints(kind)
+    found = []
+    for name, hint in hints.items():
+        found += keys(hint, f"{under}{name}.") if is_dataclass(hint) else [f"{under}{name}"]
+    return found
 
 
 def free(word: str) -> str:

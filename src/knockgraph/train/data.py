@@ -25,10 +25,11 @@ class TrainingData(LightningDataModule):
     Args:
         config: The config.
         graph: The cell graph.
-        screen: The experiments.
-        split: Which of them train, validate and test.
+        screen: The experiments, under any names that the graph knows.
+        split: Which of them train, validate and test; refused if two names of one gene would leak.
 
     Attributes:
+        screen: The experiments under systematic names.
         bound: The experiments bound to the graph; ``values`` hold the labels in original units (or classes).
         rows: Part → positions in ``bound``.
         transform: Fitted on the training part only.
@@ -37,12 +38,11 @@ class TrainingData(LightningDataModule):
 
     def __init__(self, config: Config, graph: CellGraph, screen: Screen, split: Split) -> None:
         super().__init__()
-        split.check(screen)
         data = config.data
         self.config = config
         self.graph = graph
-        self.screen = screen
-        self.split = split
+        self.split = split.resolved(screen, graph)
+        self.screen = screen = screen.resolved(graph)
         self.classes = config.task == "classification"
         bound = screen.bind(graph, data.phenotype, data.unknown, data.missing)  # type: ignore[arg-type]
         self.bound = _as_classes(bound, data) if self.classes else bound
@@ -59,17 +59,27 @@ class TrainingData(LightningDataModule):
     @staticmethod
     def from_config(config: Config) -> TrainingData:
         """Read or make everything that the config names."""
-        graph, screen = load_graph(config.data), load_screen(config.data)
+        graph, written = load_graph(config.data), load_screen(config.data)
         if config.data.genes == "screened":
-            graph = of_screen(graph, screen)
-        return TrainingData(config, graph, screen, make_split(config.data, screen))
+            graph = of_screen(graph, written)
+        screen = written.resolved(graph)
+        split = make_split(config.data, screen)
+        if config.data.split.kind == "file":
+            split = split.resolved(written, graph)
+        return TrainingData(config, graph, screen, split)
 
     @staticmethod
     def from_directory(config: Config, directory: Path) -> TrainingData:
         """What a run was started with: its own copy of graph and split; the screen is refused if it has changed."""
-        screen = load_screen(config.data)
-        split = Split.load(directory / "data.split", screen)
-        return TrainingData(config, CellGraph.load(directory / "cell.cellgraph"), screen, split)
+        graph, screen = CellGraph.load(directory / "cell.cellgraph"), load_screen(config.data)
+        data = TrainingData(config, graph, screen, Split.load(directory / "data.split"))
+        remembered = data.split.labels_hash
+        if remembered is not None and remembered != data.bound.labels_hash:
+            raise LabelError(
+                f"the labels of {config.data.screen} are not those that {directory} was trained on (or others are "
+                "missing); put that screen back, or predict its genotypes with 'knockgraph predict --screen'"
+            )
+        return data
 
     def loader(self, part: str, shuffle: bool, rank: int = 0, world_size: int = 1) -> ScreenLoader:
         """Batches of one part."""
@@ -205,12 +215,12 @@ def _there(key: str, path: str) -> Path:
 
 
 def make_split(data: DataConfig, screen: Screen) -> Split:
-    """The split that the config describes."""
+    """The split that the config describes; the screen is resolved, so that it is one of genes and not of names."""
     s = data.split
     if s.kind == "file":
         if s.file is None:
             raise ConfigError("config key 'data.split.file': kind=file needs the path of a .split file")
-        return Split.load(s.file, screen)
+        return Split.load(s.file)  # not checked here: it may be one of the names as they were written
     if s.kind == "unseen-genes":
         return splits.unseen_genes(screen, s.unseen, s.held_out, s.seed, s.subset)  # type: ignore[arg-type]
     if s.kind == "k-fold":

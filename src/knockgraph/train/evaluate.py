@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from knockgraph.container import atomic_write
-from knockgraph.errors import KnockgraphError
+from knockgraph.errors import KnockgraphError, LabelError
 from knockgraph.models import baselines
 from knockgraph.train.config import Config
 from knockgraph.train.data import TrainingData
@@ -45,10 +45,25 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     """Metrics of a finished run on one part of its split, against the baselines."""
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
+    _check_labels(data, task, directory, say)
     data.collate = task.strategy.collate
     if task.strategy.placement == "stored":
         task.strategy.prepare(data.bound, directory / "store")
     return evaluate_part(config, data, task.to(device), part, None, say)
+
+
+def _check_labels(data: TrainingData, task: Task, directory: Path, say: Say) -> None:
+    """Runs of earlier versions do not remember their labels, but how their training labels were scaled."""
+    if data.split.labels_hash is not None:
+        return
+    now, then = data.transform.state_dict(), task.transform.state_dict()
+    if not all(np.allclose(now[key], then[key], rtol=1e-4, atol=1e-12) for key in ("center", "scale")):
+        raise LabelError(
+            f"the labels of {data.config.data.screen} are not those that {directory} was trained on: their center and "
+            f"scale are {now['center'][0]:.6g} and {now['scale'][0]:.6g} instead of {then['center'][0]:.6g} and "
+            f"{then['scale'][0]:.6g}; put that screen back"
+        )
+    say("note: an earlier version made this run, without a hash of its labels; they were checked by their scale only")
 
 
 def evaluate_part(

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from knockgraph.train.config import ConfigError, checked, first_line, free
+from knockgraph.train.config import ConfigError, check_words, checked, first_line, free
 
 
 def multirun(words: list[str]) -> None:
@@ -18,6 +18,7 @@ def multirun(words: list[str]) -> None:
     import hydra
     from hydra.errors import HydraException
 
+    check_words([word for word in words if not word.startswith("-")])
     sys.argv = ["knockgraph train", *map(free, words)]
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back here, and become one sentence
     try:

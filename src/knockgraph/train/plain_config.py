@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import knockgraph.conf
+from knockgraph.options import did_you_mean
 from knockgraph.train.config import Config, ConfigError, checked_values, of_that_time, with_options_spelled_out
 
 Tree = dict[str, Any]
@@ -164,7 +165,8 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
         hints = typing.get_type_hints(kind)
         unknown = [name for name in value if name not in hints]
         if unknown:
-            raise ConfigError(f"config key {_below(path, unknown[0])!r}: there is no such key")
+            hint = did_you_mean(unknown[0], hints)
+            raise ConfigError(f"config key {_below(path, unknown[0])!r}: there is no such key{hint}")
         return kind(**{name: _typed(hints[name], v, _below(path, name)) for name, v in value.items()})
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):

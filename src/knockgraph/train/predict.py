@@ -16,14 +16,16 @@ from torch import Tensor
 
 from knockgraph import strategies
 from knockgraph.container import atomic_write
-from knockgraph.errors import KnockgraphError
+from knockgraph.errors import KnockgraphError, ScreenError
 from knockgraph.graph import CellGraph
+from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import PerturbationBatch, Screen
-from knockgraph.sources.tables import WILD_TYPE
+from knockgraph.screen.genotypes import parse
 from knockgraph.train import memory
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.run import Say, load_task
 from knockgraph.train.task import Task, named
+from knockgraph.words import counted
 
 _MOST_SHOWN = 20
 _TEXT = {".csv": ",", ".tsv": "\t"}
@@ -75,7 +77,7 @@ def predict(
                 written += 1
     else:
         written = _stream(output, graph, name, _batches(task, genotypes, graph.num_genes, size))
-        say(f"wrote {output}: {written:,} genotypes, column {name}")
+        say(f"wrote {output}: {counted(written, 'genotype')}, column {name}")
     return {"genotypes": written, "batch_size": size, "column": name, "output": None if output is None else str(output)}
 
 
@@ -162,15 +164,11 @@ def read_names(path: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    if names == [WILD_TYPE]:
-        return []
-    if "" in names:
-        raise KnockgraphError(
-            f"--genes {text!r} has an empty gene name; separate genes with one comma, the wild type is {WILD_TYPE}"
-        )
-    return names
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        return parse(text)
+    except ScreenError as error:
+        raise KnockgraphError(f"--genes {text!r}: {error}") from error
 
 
 def _table(path: Path) -> Screen:

@@ -20,7 +20,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.metrics_file import cut
 from knockgraph.train.task import Task, fingerprint
 from knockgraph.train.trainer import is_main_process, make_trainer, quiet
+from knockgraph.words import counted
 
 Say = Callable[[str], None]
 
@@ -202,7 +203,7 @@ def _write_directory(config: Config, data: TrainingData, directory: Path) -> Non
     if config.resume:
         return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")
-    data.split.save(directory / "data.split")
+    replace(data.split, labels_hash=data.bound.labels_hash).save(directory / "data.split")
 
 
 def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
@@ -210,7 +211,7 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     parameters = sum(p.numel() for p in task.parameters() if p.requires_grad)
     memory = ", ".join(f"{part} {n / 1e6:,.1f} MB" for part, n in task.strategy.memory().items())
     say(f"{data.graph}")
-    say(f"{len(data.bound):,} experiments ({sizes}); phenotype {config.data.phenotype}, task {config.task}")
+    say(f"{counted(len(data.bound), 'experiment')} ({sizes}); phenotype {config.data.phenotype}, task {config.task}")
     say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
     if not task.strategy.exact:
         say(f"note: the strategy {config.strategy.name} is approximate with these options")
@@ -220,11 +221,11 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
             "epoch, without a gradient; validation and prediction compute it anew"
         )
     dropped = data.bound.report
-    if dropped.with_unknown_genes or dropped.without_label:
-        say(
-            f"note: left out {dropped.with_unknown_genes:,} experiments with unknown genes "
-            f"({', '.join(dropped.unknown_genes[:5])}) and {dropped.without_label:,} without a label"
-        )
+    if dropped.with_unknown_genes:
+        names = ", ".join(dropped.unknown_genes[:5]) + (" …" if len(dropped.unknown_genes) > 5 else "")
+        say(f"note: left out {counted(dropped.with_unknown_genes, 'experiment')} with unknown genes ({names})")
+    if dropped.without_label:
+        say(f"note: left out {counted(dropped.without_label, 'experiment')} without a label")
     say(f"run directory {directory}")
 
 

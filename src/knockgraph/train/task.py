@@ -313,10 +313,10 @@ def fingerprint(graph: CellGraph) -> str:
 
 
 def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) -> Any:
-    """Create something by name; an option it does not have is reported with its place in the config."""
+    """Create something by name; an option that it cannot have is reported with its place in the config."""
     try:
         return create(name, *arguments, **options)
-    except TypeError as error:
+    except TypeError as error:  # another one's class, whose signature does not say its types
         raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be made: {error}") from error
 
 

@@ -18,7 +18,6 @@ precision), not probabilities.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from knockgraph.graph import CellGraph
@@ -28,6 +27,7 @@ from knockgraph.models.baselines.ceiling import reproducibility_ceiling
 from knockgraph.models.baselines.low_rank import LowRank
 from knockgraph.models.baselines.ridge import Additive, RidgePairs
 from knockgraph.models.baselines.smoothing import Smoothing
+from knockgraph.options import check_options
 
 __all__ = [
     "Additive",
@@ -69,13 +69,9 @@ def create(name: str, graph: CellGraph | None = None, **options: Any) -> Baselin
     """
     if name not in _CLASSES:
         raise BaselineError(f"there is no baseline {name!r}; use one of {', '.join(_CLASSES)}")
+    check_options(f"the baseline {name}", _CLASSES[name], options, BaselineError)
     if _CLASSES[name].needs_graph:
         if graph is None:
             raise BaselineError(f"the baseline {name} looks at the cell graph; give it graph=")
         options["graph"] = graph
-    known = list(inspect.signature(_CLASSES[name]).parameters)
-    for option in options:
-        if option not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise BaselineError(f"the baseline {name} has no option {option!r}; {has}")
     return _CLASSES[name](**options)

@@ -1,0 +1,97 @@
+"""Options of whatever is chosen by name, checked against the signature of its class before it is made."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import numbers
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from knockgraph.errors import KnockgraphError
+
+_NOT_OPTIONS = ("self", "graph")
+
+
+def check_options(what: str, kind: type, options: Mapping[str, Any], error: type[KnockgraphError]) -> None:
+    """Refuse an option that ``kind`` does not have, or that is of another type than its signature says.
+
+    Args:
+        what: How the thing is called, e.g. ``the model hetero``.
+        kind: Its class; the cell graph is not an option.
+        options: Name → value.
+        error: What is raised.
+    """
+    known = [name for name in inspect.signature(kind).parameters if name not in _NOT_OPTIONS]
+    hints = typing.get_type_hints(inspect.getattr_static(kind, "__init__"))
+    for name, value in options.items():
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise error(f"{what} has no option {name!r}{did_you_mean(name, known)}; {has}")
+        if not fits(value, hints.get(name, Any)):
+            raise error(f"{what}: the option {name} is {value!r}, but {in_words(hints[name])} is needed")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`` (did you mean …?)`` for a name that is nearly one of those known; else blank.
+
+    >>> did_you_mean("chanels", ["channels", "layers"])
+    " (did you mean 'channels'?)"
+    """
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type; an integer is a number, a truth value is not.
+
+    >>> fits(3, float), fits(True, float), fits("abc", float | None), fits(["a"], Sequence[str])
+    (True, False, False, True)
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, one) for one in arguments)
+    if origin is typing.Literal:  # which values there are is said by the class itself
+        return any(type(value) is type(one) for one in arguments)
+    if hint is Any:
+        return True
+    if hint is None or hint is type(None):
+        return value is None
+    if hint is bool:
+        return isinstance(value, bool) or (isinstance(value, int) and value in (0, 1))
+    if hint is float or hint is int:
+        number = numbers.Real if hint is float else numbers.Integral
+        return isinstance(value, number) and not isinstance(value, bool)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            fits(k, arguments[0]) and fits(v, arguments[1]) for k, v in value.items()
+        )
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        texts = isinstance(value, str) or not isinstance(value, Iterable)
+        return not texts and (not arguments or all(fits(v, arguments[0]) for v in value))
+    kind = origin or hint
+    return isinstance(value, kind) if isinstance(kind, type) else True
+
+
+def in_words(hint: Any) -> str:
+    """A type as people say it.
+
+    >>> in_words(int | None), in_words(Sequence[str])
+    ('an integer or nothing (null)', 'a list of texts')
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(in_words(one) for one in arguments)
+    if origin is typing.Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "nothing (null)"}
+    if hint in words:
+        return words[hint]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "a mapping {name: value}"
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        plural = {int: "integers", float: "numbers", str: "texts"}
+        return f"a list of {plural.get(arguments[0], 'values')}" if arguments else "a list"
+    return getattr(hint, "__name__", str(hint))

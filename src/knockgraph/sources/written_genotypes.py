@@ -1,0 +1,119 @@
+"""Genotypes as they are written in tables, collected block by block: the texts are never in memory together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from knockgraph.errors import ScreenError
+from knockgraph.graph.genes import WILD_TYPE
+from knockgraph.screen import Genotypes
+from knockgraph.screen.genotypes import parse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_OTHER_SIGNS = "[,|;]"
+
+
+class WrittenGenotypes:
+    """Collects genotypes, given as texts (``A+B``, ``WT``) or as lists of names, as codes into one list of names."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, int] = {}
+        self._codes: list[npt.NDArray[np.int32]] = []
+        self._sizes: list[npt.NDArray[np.int32]] = []
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, column: pa.Array) -> None:
+        """The genotypes of some more experiments.
+
+        Raises:
+            ScreenError: With the number of the row if a genotype, or a gene of one, is blank or missing.
+        """
+        import pyarrow as pa
+
+        kind = column.type
+        if _is_list(kind) and (pa.types.is_fixed_size_list(kind) or pa.types.is_integer(kind.value_type)):
+            column = column.cast(pa.large_list(pa.string()))
+        elif pa.types.is_nested(kind) and not _is_list(kind):
+            raise ScreenError(f"the column 'genotype' holds {kind}; give texts or lists of texts")
+        lists = pa.types.is_nested(kind)
+        if column.null_count:
+            missing = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
+            what = "missing; an empty list means" if lists else f"blank; write {WILD_TYPE} for"
+            raise ScreenError(f"data row {self._rows + missing + 1}: the genotype is {what} the wild type")
+        genes, sizes = (column.flatten(), column.value_lengths()) if lists else self._split(column)
+        genes = genes.cast(pa.string()) if not pa.types.is_dictionary(genes.type) else genes
+        genes = genes if pa.types.is_dictionary(genes.type) else genes.dictionary_encode()
+        size = sizes.to_numpy(zero_copy_only=False).astype(np.int32)
+        if genes.null_count:
+            row = self._row_of(int(genes.is_null().to_numpy(zero_copy_only=False).argmax()), size)
+            raise ScreenError(f"data row {row}: the genotype holds a missing gene name")
+        names = genes.dictionary.cast(pa.string()).to_pylist()
+        codes = genes.indices.to_numpy(zero_copy_only=False)
+        if not lists:
+            names = [name.strip() for name in names]
+            codes, size = self._without_wild_type(column, names, codes, size)
+        known = np.array([self._code.setdefault(name, len(self._code)) for name in names] or [0], dtype=np.int32)
+        self._codes.append(known[codes])
+        self._sizes.append(size)
+        self._rows += len(column)
+
+    def genotypes(self) -> Genotypes:
+        """All that were added, in their order."""
+        ptr = np.zeros(self._rows + 1, dtype=np.int64)
+        at = 0
+        for size in self._sizes:
+            ptr[at + 1 : at + 1 + len(size)] = size
+            at += len(size)
+        np.cumsum(ptr, out=ptr)
+        codes = np.concatenate([*self._codes, np.empty(0, dtype=np.int32)])
+        self._codes.clear()
+        return Genotypes(tuple(self._code), codes, ptr)
+
+    @staticmethod
+    def _split(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """The names of all genotypes one after another, blanks around them included, and how many each has."""
+        import pyarrow.compute as pc
+
+        texts = column.cast("string")
+        if pc.any(pc.match_substring_regex(texts, _OTHER_SIGNS)).as_py():
+            texts = pc.replace_substring_regex(texts, _OTHER_SIGNS, "+")
+        lists = pc.split_pattern(texts, "+")
+        return lists.flatten(), lists.value_lengths()
+
+    def _without_wild_type(
+        self, column: pa.Array, names: list[str], codes: npt.NDArray[np.int32], size: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """The same without the entries that stand for no deletion; a blank one is refused."""
+        blank = [code for code, name in enumerate(names) if not name]
+        if blank:
+            row = self._row_of(int(np.isin(codes, blank).argmax()), size)
+            try:
+                parse(column[row - 1 - self._rows].as_py())
+            except ScreenError as error:
+                raise ScreenError(f"data row {row}: {error}") from error
+        none = [code for code, name in enumerate(names) if name.upper() == WILD_TYPE]
+        if not none:
+            return codes, size
+        start = np.cumsum(size) - size
+        wild = (size == 1) & np.isin(codes[start], none)
+        keep = np.ones(len(codes), dtype=bool)
+        keep[start[wild]] = False
+        return codes[keep], np.where(wild, 0, size).astype(np.int32)
+
+    def _row_of(self, entry: int, size: npt.NDArray[np.int32]) -> int:
+        """The number, from 1, of the experiment that an entry of this block belongs to."""
+        return self._rows + int(np.searchsorted(np.cumsum(size), entry, side="right")) + 1
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

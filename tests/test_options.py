@@ -1,0 +1,48 @@
+"""Options are checked against the signature of what they belong to."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Literal
+
+import pytest
+
+from knockgraph import losses, models, strategies
+from knockgraph.errors import KnockgraphError
+from knockgraph.models import baselines
+from knockgraph.options import check_options, fits, in_words
+
+
+@pytest.mark.parametrize(
+    ("hint", "good", "bad"),
+    [
+        (int, [3, -1], [3.0, True, "3", None]),
+        (float, [3, 0.5, float("inf")], [True, "0.5", None, [1.0]]),
+        (bool, [True, False, 0, 1], ["true", 2, None, 1.0]),
+        (str, ["", "x"], [1, None, ["x"]]),
+        (int | None, [3, None], ["3"]),
+        (Literal["a", "b"], ["a", "other"], [1, None]),
+        (Sequence[str], [["a"], ("a", "b"), []], ["a", [1], None, 3]),
+        (Mapping[str, float], [{"a": 1}, {}], [["a"], {"a": "b"}, {1: 1.0}]),
+        (float | Sequence[float] | None, [1, [1.0], None], ["a", ["a"], [[1.0]]]),
+        (Any, [object()], []),
+    ],
+)
+def test_what_fits_a_type(hint: Any, good: list[Any], bad: list[Any]) -> None:
+    assert all(fits(value, hint) for value in good)
+    assert not any(fits(value, hint) for value in bad)
+    assert in_words(hint)
+
+
+def test_every_class_chosen_by_name_says_its_types() -> None:
+    """A class whose annotations cannot be read would take any value."""
+    kinds = [getattr(import_module(f"knockgraph.models.{m}"), k) for m, k in models._CLASSES.values()]
+    kinds += [getattr(import_module(f"knockgraph.losses.{m}"), k) for m, k in losses._CLASSES.values()]
+    names = strategies._CLASSES.items()
+    kinds += [getattr(import_module(f"knockgraph.strategies.{n.replace('-', '_')}"), k) for n, k in names]
+    kinds += list(baselines._CLASSES.values())
+    for kind in kinds:
+        with pytest.raises(KnockgraphError, match="it has"):
+            check_options("it", kind, {"no such option": 1}, KnockgraphError)
+    for name in ("channels", "layers", "dropout", "norm", "features", "relations"):
+        with pytest.raises(KnockgraphError, match=f"the option {name} is"):
+            check_options("it", kinds[0], {name: object()}, KnockgraphError)
