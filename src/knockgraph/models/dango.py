@@ -49,6 +49,7 @@ class Dango(CellModel):
     """
 
     perturbs = False
+    hops = 0
 
     def __init__(
         self,

@@ -165,6 +165,7 @@ class HeteroCellModel(CellModel):
         if merge == "typed":
             aggregation = "sum"  # of one
         self.exact = wild_type == "column"
+        self.hops = layers + (conv == "gcn")
         self.input = GeneInput(graph, channels, embedding, features, embedding_dropout, similar)
         self.layers = nn.ModuleList(
             HeteroLayer(

@@ -21,6 +21,7 @@ class ConstantModel(CellModel):
     """
 
     perturbs = False
+    hops = 0
 
     def __init__(self, graph: CellGraph, outputs: int = 1) -> None:
         super().__init__()
@@ -42,6 +43,7 @@ class AdditiveModel(CellModel):
     """
 
     perturbs = False
+    hops = 0
 
     def __init__(self, graph: CellGraph, outputs: int = 1) -> None:
         super().__init__()

@@ -54,6 +54,8 @@ def evaluate_part(
     """Predict one part and compare with what was measured and with every baseline."""
     if part not in data.rows:
         raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
+    if directory is None and task.approximation is not None:  # training has said so
+        say(f"note: {task.approximation}")
     prediction = predict_rows(task, data, part)
     rows = data.rows[part]
     target = data.targets(part)
@@ -73,6 +75,7 @@ def evaluate_part(
         "experiments": len(rows),
         "metrics": table,
         "ceiling": ceiling,
+        "approximation": task.approximation,
         "measured": measured[:, 0].tolist()[:5000],
         "predicted": predicted[:, 0].tolist()[:5000],
     }

@@ -59,8 +59,8 @@ def predict(
         meaning = {k: v for k, v in config.strategy.options.items() if k == "direction"}
         other = named("strategy", strategies.create, strategy, graph, **meaning)
         task.strategy = other.double() if config.trainer.precision == "64-true" else other
-    if not task.strategy.exact:
-        say(f"note: the strategy {task.strategy.name} is approximate with these options")
+    if task.approximation is not None:
+        say(f"note: {task.approximation}")
     task = task.to(device)
     genotypes, total = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if output is None and total > _MOST_SHOWN:

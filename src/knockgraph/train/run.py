@@ -211,8 +211,8 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     say(f"{data.graph}")
     say(f"{len(data.bound):,} experiments ({sizes}); phenotype {config.data.phenotype}, task {config.task}")
     say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
-    if not task.strategy.exact:
-        say(f"note: the strategy {config.strategy.name} is approximate with these options")
+    if task.approximation is not None:
+        say(f"note: {task.approximation}")
     if not task.model.exact:
         say(
             "note: the cached wild type is an approximation: training compares with the wild type of the start of the "

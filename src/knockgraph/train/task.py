@@ -61,6 +61,19 @@ class Task(LightningModule):
         if config.trainer.compile:
             self.model.compile(dynamic=False)
 
+    @property
+    def approximation(self) -> str | None:
+        """In one sentence, that the strategy is not exact for this model; ``None`` if it is."""
+        model = self.model
+        assert isinstance(model, CellModel)
+        if self.strategy.exact_for(model.hops):
+            return None
+        reach = "does not state how far it reaches" if model.hops is None else f"reaches {model.hops} hops"
+        return (
+            f"the strategy {self.strategy.name} is approximate with these options: the model "
+            f"{self.config.model.name} {reach} from a deletion, beyond what is recomputed"
+        )
+
     def forward(self, batch: PerturbationBatch) -> Prediction:
         """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
         with self.strategy(self._columns(batch)) as view:
