@@ -16,7 +16,7 @@ from test_ddp import OPTIONS, TWO, free_port  # isort: skip
 from knockgraph.errors import KnockgraphError
 from knockgraph.profile import phases
 from knockgraph.profile.measure import Workbench
-from knockgraph.profile.runs import localised, profile_run
+from knockgraph.profile.runs import describe, localised, profile_run
 from knockgraph.train.config import Config
 
 STEPS, WARMUP = 6, 2
@@ -267,3 +267,14 @@ def test_the_device_clock_adds_up_and_sees_what_the_host_does_not() -> None:
 
     waited = run(wait)
     assert waited["phases"][phases.LOSS] / 20 == pytest.approx(seconds, rel=0.05)  # a sync: now the host waits there
+
+
+@pytest.mark.parametrize("metabolism", [False, True])
+def test_conditions_are_those_of_the_model(metabolism: bool) -> None:
+    """Not those of the graph: a model may leave the metabolism and relations out."""
+    options = ["model=hetero-small", "model.options.channels=4", "model.options.relations=[physical]"]
+    with Workbench(config(*SMALL, *options, f"model.options.metabolism={metabolism}")) as bench:
+        conditions = describe(bench)
+        assert conditions["metabolism"] is metabolism
+        assert conditions["relations"] == ["physical"]
+        assert conditions["edges"] == bench.data.graph.relations["physical"].num_edges

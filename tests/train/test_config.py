@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import knockgraph as kg
 from knockgraph import losses, models, strategies
+from knockgraph.sources import yeast_scale
 from knockgraph.train.config import Config, ConfigError, compose, dump, load
 from knockgraph.train.plain_config import compose_plain
 from knockgraph.train.task import Task
@@ -125,28 +127,38 @@ def test_every_member_of_every_group(group: str) -> None:
     assert set(losses.available()) == {g.partition("=")[2] for g in GROUPS if g.startswith("loss=")}
 
 
+def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    found = {}
+    for key, value in tree.items():
+        below = f"{path}.{key}" if path else str(key)
+        found.update(flat(value, below) if isinstance(value, dict) else {below: value})
+    return found
+
+
 def test_presets() -> None:
     presets = {name: compose([f"preset={name}"]) for name in PRESETS}
     reference = presets["reference"]
     assert (reference.data.cell, reference.loader.batch_size, reference.loss.name) == ("yeast-scale", 28, "composite")
     assert reference.model.options == {"preset": "reference"}
-    assert presets["one-relation"].data.relations == ["physical"]
-    assert presets["merged-string"].data.merge == {"string": ["string12_0_*"]}
-    assert presets["merged-typed"].model.options == {"preset": "reference", "merge": "typed"}
-    assert presets["no-gather"].loss.options["gather"] == "none"
-    assert presets["edge-masks"].strategy.name == "lazy-mask"
-    assert presets["empty"].task == "empty"
+    assert losses.create("composite", **reference.loss.options).gather == "differentiable"
+    # Each differs from the reference in what its name says and nowhere else.
+    largest = max(yeast_scale.RELATIONS, key=lambda name: yeast_scale.RELATIONS[name].edges)
+    changes = {
+        "reference": {},
+        "one-relation": {"data.relations": [largest]},
+        "merged-string": {"data.merge.string": ["string12_0_*"]},
+        "merged-typed": {"model.options.merge": "typed"},
+        "no-gather": {"loss.options.gather": "none"},
+        "edge-masks": {"strategy.name": "lazy-mask", "loader.num_workers": 2, "loader.pin_memory": True},
+        "empty": {"task": "empty"},
+    }
+    assert set(presets) == set(changes)
+    known = flat(dataclasses.asdict(reference))
     for name, preset in presets.items():
-        # Each differs from the reference in what its name says and nowhere else.
-        changed = {f.name for f in dataclasses.fields(Config) if getattr(preset, f.name) != getattr(reference, f.name)}
-        assert changed <= {
-            "one-relation": {"data"},
-            "merged-string": {"data"},
-            "merged-typed": {"model"},
-            "no-gather": {"loss"},
-            "edge-masks": {"strategy", "loader"},
-            "empty": {"task"},
-        }.get(name, set())
+        values = flat(dataclasses.asdict(preset))
+        assert {key: value for key, value in values.items() if known.get(key) != value} == changes[name], name
+        assert set(known) <= set(values)
         losses.create(preset.loss.name, **preset.loss.options)
     assert compose(["preset=reference", "loader.batch_size=64"]).loader.batch_size == 64  # the command line wins
 

@@ -50,6 +50,7 @@ class Dango(CellModel):
 
     perturbs = False
     hops = 0
+    gives = ("reconstruction",)
 
     def __init__(
         self,

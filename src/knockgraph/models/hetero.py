@@ -103,6 +103,7 @@ class HeteroCellModel(CellModel):
         exact: False with ``wild_type="cached-epoch"``.
     """
 
+    gives = ("embedding",)
     z_wild_type: Tensor
     x_wild_type: Tensor
 
@@ -161,7 +162,7 @@ class HeteroCellModel(CellModel):
             raise ModelError("merge='typed' does not go with conv='gatv2'; use gin, sage or gcn, or merge='none'")
         if metabolism and graph.metabolism is None:
             raise ModelError("metabolism=True, but this cell graph has no metabolism; build one into the graph")
-        names = relation_choice(graph, relations)
+        self.relations = names = relation_choice(graph, relations)
         if merge == "typed":
             aggregation = "sum"  # of one
         self.exact = wild_type == "column"

@@ -49,7 +49,7 @@ class HeteroLayer(nn.Module):
         rows = self._rows(view, x)
         h = self.conv.activated(view, x, rows, self.norm, self.activation)
         y: Tensor = self.aggregation(self.dropout(h), rows)
-        return y.view(*view.keep.shape, -1)
+        return y.view(*view.keep.shape, y.shape[-1])
 
     def _rows(self, view: PerturbedGraphs, x: Tensor) -> DistinctRows | None:
         """Where the samples share x, the rows that differ, if leaving the others out pays."""

@@ -37,12 +37,14 @@ class CellModel(nn.Module, ABC):
         hops: How far from a deletion a gene's state can differ from the wild type's: one hop per layer of message
             passing, one more where degrees count (GCN); ``None``: not stated. Strategies that leave distant genes out
             are asked whether that is far enough (:meth:`Strategy.exact_for`).
+        gives: What its predictions have beside values: ``embedding``, names of auxiliary terms; ``None``: not stated.
         exact: False if it can be trained with a wild type that is kept from :meth:`refresh_wild_type`, an
             approximation. The views that it is trained with then need no column for it.
     """
 
     perturbs: ClassVar[bool] = True
     hops: int | None = None
+    gives: tuple[str, ...] | None = None
     exact: bool = True
 
     def refresh_wild_type(self, view: PerturbedGraphs) -> None:

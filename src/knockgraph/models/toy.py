@@ -22,6 +22,7 @@ class ConstantModel(CellModel):
 
     perturbs = False
     hops = 0
+    gives = ()
 
     def __init__(self, graph: CellGraph, outputs: int = 1) -> None:
         super().__init__()
@@ -44,6 +45,7 @@ class AdditiveModel(CellModel):
 
     perturbs = False
     hops = 0
+    gives = ()
 
     def __init__(self, graph: CellGraph, outputs: int = 1) -> None:
         super().__init__()

@@ -279,11 +279,21 @@ def checked_values(config: Config) -> Config:
     _check_trainer(config.trainer)
     if len(config.optimizer.betas) != 2:
         raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")
-    empty = config.task.startswith("empty")  # computes no loss
-    if not empty and (config.task == "classification") != (config.loss.name == "bce"):
-        fitting = "loss=bce" if config.task == "classification" else "another loss than bce, or task=classification"
-        raise ConfigError(f"config key 'loss': task={config.task} needs {fitting}")
+    _check_loss(config)
     return config
+
+
+def _check_loss(config: Config) -> None:
+    """Classes need a loss of logits, and no other task has them."""
+    loss, classes = config.loss, config.task == "classification"
+    if classes and loss.name == "dango":
+        loss.options.setdefault("interaction", "bce")
+    logits = loss.name == "bce" or (loss.name == "dango" and loss.options.get("interaction") == "bce")
+    if not config.task.startswith("empty") and classes != logits:  # an empty task computes no loss
+        fitting = "loss=bce (or loss=dango with model=dango)" if classes else "another loss than bce"
+        raise ConfigError(
+            f"config key 'loss': task={config.task} needs {fitting}{'' if classes else ', or task=classification'}"
+        )
 
 
 def _check_trainer(trainer: TrainerConfig) -> None:

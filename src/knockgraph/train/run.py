@@ -213,6 +213,8 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
     if task.approximation is not None:
         say(f"note: {task.approximation}")
+    for term in task.unused_terms:
+        say(f"note: the loss {config.loss.name} leaves out the {term} term of {config.model.name}")
     if not task.model.exact:
         say(
             "note: the cached wild type is an approximation: training compares with the wild type of the start of the "

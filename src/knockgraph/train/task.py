@@ -49,6 +49,7 @@ class Task(LightningModule):
         self.model = named("model", models.create, config.model.name, graph, **config.model.options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.loss = named("loss", losses.create, config.loss.name, **config.loss.options)
+        self._check_loss()
         if config.trainer.precision == "64-true":
             self.double()  # here, not by Lightning: it restores a checkpoint before it converts, in float32
         # The tables are the same everywhere by construction; DDP must not send them around.
@@ -60,6 +61,21 @@ class Task(LightningModule):
         self._recorded: GraphedModel | None = None
         if config.trainer.compile:
             self.model.compile(dynamic=False)
+
+    def _check_loss(self) -> None:
+        """Refuse a loss that needs what the model does not give, before anything is computed."""
+        gives = self.model.gives
+        missing = [name for name in self.loss.needs if gives is not None and name not in gives]
+        if missing and not self.config.task.startswith("empty"):
+            raise ConfigError(
+                f"config key 'loss': the loss {self.config.loss.name} needs the {missing[0]} of a model, which "
+                f"{self.config.model.name} does not give; choose another loss or model"
+            )
+
+    @property
+    def unused_terms(self) -> list[str]:
+        """Auxiliary terms that the model gives and the loss leaves out."""
+        return [name for name in self.model.gives or () if name not in ("embedding", *self.loss.needs)]
 
     @property
     def approximation(self) -> str | None:
