@@ -34,18 +34,39 @@ def table(path: Path) -> list[tuple[list[str], float]]:
 
 
 def forward(directory: Path, genotypes: list[list[str]]) -> list[float]:
-    """What the model itself says, in original units, one sample at a time."""
-    _, task = load_task(directory)
+    """What the model itself says, in original units, one sample at a time; 0 where an interaction is 0 by definition."""
+    config, task = load_task(directory)
     values = []
     for genes in genotypes:
         batch = kg.PerturbationBatch.from_lists([GENES.index(genes).tolist()], len(GENES))
         with torch.no_grad():
             values.append(task(batch).values.double().item())
-    return [v * task.transform.scale.item() + task.transform.center.item() for v in values]
+    values = [v * task.transform.scale.item() + task.transform.center.item() for v in values]
+    known = config.data.phenotype == "gene_interaction"
+    return [0.0 if known and not g else v for g, v in zip(genotypes, values, strict=True)]
 
 
 def printed(out: str) -> dict[str, float]:
     return {name: float(value) for name, value in (line.split("\t") for line in out.splitlines())}
+
+
+@pytest.mark.parametrize(
+    ("options", "zero"),
+    [
+        ((), (True, False, False)),
+        (("data.zero_below=2",), (True, True, False)),
+        (("data.zero_below=0",), (False, False, False)),
+        (("data.phenotype=fitness",), (False, False, False)),
+        (("task=classification", "loss=bce", "data.threshold=-0.1"), (False, False, False)),
+    ],
+)
+def test_the_wild_type_does_not_interact(options: tuple[str, ...], zero: tuple[bool, ...], tmp_path: Path) -> None:
+    """What is 0 by definition is predicted as exactly 0, in original units; training is as it was."""
+    directory = train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
+    lines: list[str] = []
+    predict.predict(directory, None, genes=["WT", A, f"{A},{B}"], say=lines.append)
+    values = [float(line.split("\t")[1]) for line in lines]
+    assert [value == 0.0 for value in values] == list(zero)
 
 
 def test_named_genotypes(finished: Path, command: Command, tmp_path: Path) -> None:

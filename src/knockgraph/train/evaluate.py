@@ -64,9 +64,8 @@ def evaluate_part(
     for name, found in baseline_metrics(data, config.trainer.baselines, part, say).items():
         table[name if name not in table else f"{name} (baseline)"] = found  # 'additive' is a model, too
     ceiling = None if task.classes else baselines.reproducibility_ceiling(data.bound)
-    measured, predicted = data.bound.values[rows], task.transform.invert(prediction.double())
-    if task.classes:
-        predicted = prediction.double().sigmoid()
+    ptr = torch.as_tensor(data.bound.host_ptr)
+    measured, predicted = data.bound.values[rows], task.told(prediction, (ptr[1:] - ptr[:-1])[rows])
     if directory is not None:
         _write_predictions(directory / "predictions.parquet", data, rows, measured, predicted)
     _print(table, task.classes, ceiling, part, say)

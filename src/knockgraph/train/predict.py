@@ -118,8 +118,8 @@ def _batches(
             lambda: memory.predict_peak(_step(task, num_genes), size, device=task.device),
         ):
             values = _forward(task, batch)[:, 0].double().cpu()
-        values = values.sigmoid() if task.classes else task.transform.invert(values.unsqueeze(1)).squeeze(1)
-        yield chunk, values.tolist()
+        deleted = torch.tensor([len(genes) for genes in chunk])
+        yield chunk, task.told(values.unsqueeze(1), deleted)[:, 0].tolist()
 
 
 def _genotypes(

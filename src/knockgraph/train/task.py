@@ -101,6 +101,19 @@ class Task(LightningModule):
         assert isinstance(model, CellModel)
         return model.columns(batch)
 
+    def told(self, prediction: Tensor, deleted: Tensor) -> Tensor:
+        """Predictions as they are told: in original units (classes: probabilities), 0 where that is the definition.
+
+        Args:
+            prediction: ``[samples, outputs]`` in label units, on the host.
+            deleted: ``[samples]``, the number of deleted genes of each.
+        """
+        if self.classes:
+            return prediction.double().sigmoid()
+        values = self.transform.invert(prediction.double())
+        values[deleted < self.config.data.zero_by_definition()] = 0.0
+        return values
+
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
         parts = self._loss_of(batch)
