@@ -34,7 +34,7 @@ def table(path: Path) -> list[tuple[list[str], float]]:
 
 
 def forward(directory: Path, genotypes: list[list[str]]) -> list[float]:
-    """What the model itself says, in original units, one sample at a time; 0 where an interaction is 0 by definition."""
+    """What the model itself says, in original units, one sample at a time; the interaction of the wild type is 0."""
     config, task = load_task(directory)
     values = []
     for genes in genotypes:

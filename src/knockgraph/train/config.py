@@ -45,7 +45,7 @@ class DataConfig:
     unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
     missing: str = "error"  # experiments without a label: error | drop
     transform: str = "standard"  # none | standard | min-max | robust
-    # Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes than this. By default 1,
+    # Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes. By default 1,
     # the wild type, for phenotypes with 'interaction' in their name, else 0: none.
     zero_below: int | None = None
     # Classification: an interaction is positive if its value is below the threshold and its p-value below max_p_value.
@@ -282,7 +282,7 @@ def checked_values(config: Config) -> Config:
         if not _at(config, path) > 0:
             raise ConfigError(f"config key {path!r}: {_at(config, path)} must be greater than 0")
     for path in _NOT_NEGATIVE:
-        if (_at(config, path) or 0) < 0:
+        if not (_at(config, path) or 0) >= 0:
             raise ConfigError(f"config key {path!r}: {_at(config, path)} must not be negative")
     _check_trainer(config.trainer)
     if len(config.optimizer.betas) != 2:
