@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, Json, Scale, check_device, err, out, write_json, write_text
+from knockgraph.cli.terminal import HELP, Json, Scale, busy, check_device, out, write_json, write_text
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class BenchScale(StrEnum):
 
 
 CellScale = Annotated[
-    BenchScale | None, typer.Option("--scale", help="Which cell; human: 20,000 genes, 10 M edges. [default: demo]")
+    BenchScale | None, typer.Option("--scale", help="Which cell; human: 20,000 genes, 10 M edges. Default: demo.")
 ]
 Genes = Annotated[int | None, typer.Option(help="Genes of a synthetic cell instead; default: as human.")]
 Edges = Annotated[int | None, typer.Option(help="Its edges, over all relations; default: as human.")]
@@ -59,16 +60,15 @@ def bench_loader(
     make = demo_screen if scale is Scale.demo else yeast_scale_screen
     runs: list[dict[str, Any]] = []
     for count in experiments or ([8_000] if scale is Scale.demo else [332_313, 20_000_000]):
-        with err.status("making the screen") as status:
+        with busy("making the screen") as say:
             screen = make(count)
-            report = run(
-                graph, screen, batch_size, workers, device, pyg_samples, lambda t: status.update(f"timing {t}")
-            )
+            report = run(graph, screen, batch_size, workers, device, pyg_samples, lambda name: say(f"timing {name}"))
         runs.append(report)
         del screen
         out.print(
-            f"[bold]{report['experiments']:,} experiments[/], batch {batch_size}: the screen takes "
-            f"{report['screen_bytes'] / 1e6:,.1f} MB, the process at most {report['peak_process_bytes'] / 1e9:.2f} GB"
+            Text(f"{report['experiments']:,} experiments,", "bold"),
+            f"batch {batch_size}: the screen takes "
+            f"{report['screen_bytes'] / 1e6:,.1f} MB, the process at most {report['peak_process_bytes'] / 1e9:.2f} GB",
         )
         slowest = min(r["samples_per_s"] for r in report["results"])
         table = Table("loader", box=None, pad_edge=False)
@@ -113,13 +113,11 @@ def bench_strategies(
 
     check_device(device)
     kind = _dtype(dtype or ("bfloat16" if device == "cuda" else "float32"))
-    with err.status("making the cell") as status:
+    with busy("making the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
         triples = (screen.genotypes.size == 3).nonzero()[0][:batch_size]
         batch: PerturbationBatch = screen.bind(graph).batch(triples).with_wild_type()
-        report = run(
-            graph, batch, device, channels, kind, repeats, workers, only, lambda text: status.update(f"timing {text}")
-        )
+        report = run(graph, batch, device, channels, kind, repeats, workers, only, lambda name: say(f"timing {name}"))
     out.print(report_strategies.conditions(report))
     _print_table(report_strategies.HEADINGS, report_strategies.rows(report))
     for line in [*report_strategies.disk(report), *report_strategies.errors(report)]:
@@ -156,11 +154,9 @@ def bench_step(
 
     check_device(device)
     sizes = batch_size or ([28, 64, 128, 256] if device == "cuda" else [28])
-    with err.status("making the cell") as status:
+    with busy("making the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
-        report = run(
-            graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, lambda text: status.update(text)
-        )
+        report = run(graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, say)
     out.print(report_step.conditions(report))
     _print_table(report_step.HEADINGS, report_step.rows(report))
     for line in [report_step.limits(report), *report_step.predictions(report)]:

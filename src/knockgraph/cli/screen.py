@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json
+from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json, wrote
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
@@ -112,14 +112,14 @@ def screen_import(
         screen, found = import_screen(name.value, source, options)  # type: ignore[arg-type]
         report = found.as_dict()
         for line in found.lines():
-            out.print(escape(line))
+            out.print(line)
     else:
         screen = _import(name, from_, experiments, seed)
     before = screen.duplicates()
     if merge != "no":
         screen = screen.merge_duplicates(merge)  # type: ignore[arg-type]
     screen.save(output)
-    out.print(f"[green]wrote[/] {output}: {screen}")
+    wrote(output, f": {screen}")
     if before.genotypes:
         what = f"merged by {merge}" if merge != "no" else "kept; merge them with --merge mean"
         out.print(f"  note: {before.genotypes:,} genotypes were measured more than once ({what})")
@@ -140,7 +140,8 @@ def screen_info(
     summary = summarise(screen)
     deletions = ", ".join(f"{count:,} with {size}" for size, count in summary["deletions"].items())
     out.print(
-        f"[bold]{file}[/]: {summary['experiments']:,} experiments on {summary['genes']:,} genes; deletions: {deletions}"
+        Text(f"{file}:", "bold"),
+        f"{summary['experiments']:,} experiments on {summary['genes']:,} genes; deletions: {deletions}",
     )
     table = Table("phenotype", box=None, pad_edge=False)
     for heading in ("measured", "missing", "mean", "std", "min", "max"):
@@ -193,7 +194,7 @@ def screen_split(
     split.save(output)
     sizes = {part: len(rows) for part, rows in split.parts.items()}
     left = f", {split.about['left_out']:,} left out" if split.about["left_out"] else ""
-    out.print(f"[green]wrote[/] {output}: " + ", ".join(f"{part} {n:,}" for part, n in sizes.items()) + left)
+    wrote(output, ": " + ", ".join(f"{part} {n:,}" for part, n in sizes.items()) + left)
     write_json(json_, {"file": str(output), "sizes": sizes, **split.about})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from enum import StrEnum
 from pathlib import Path
@@ -9,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 HELP: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# No markup: names of genes, files and packages may hold square brackets, which markup would swallow. What has a colour
+# is a Text.
+out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 if not out.is_terminal:
     out.width = 160  # a pipe or a file has no width; rich would cut tables at 80 columns
 
@@ -58,6 +62,13 @@ def check_device(device: str) -> None:
         raise KnockgraphError("--device cuda: torch sees no GPU here; use --device cpu or run 'knockgraph doctor'")
 
 
+@contextlib.contextmanager
+def busy(text: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done on a terminal; yields a function that changes the text."""
+    with err.status(Text(text)) as status:  # a string would be taken for markup
+        yield lambda now: status.update(Text(now))
+
+
 def write_text(path: Path | None, make: Callable[[dict[str, Any]], str], report: dict[str, Any]) -> None:
     """Write ``make(report)``, whole or not at all; nothing if no path was given."""
     if path is None:
@@ -66,7 +77,12 @@ def write_text(path: Path | None, make: Callable[[dict[str, Any]], str], report:
 
     with atomic_write(path) as part:
         part.write_text(make(report), encoding="utf-8")
-    out.print(f"[green]wrote[/] {path}")
+    wrote(path)
+
+
+def wrote(path: Path | str, more: str = "") -> None:
+    """Say that a file was written."""
+    out.print(Text("wrote", "green"), f"{path}{more}")
 
 
 def write_json(path: Path | None, result: dict[str, Any]) -> None:
