@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, Json, Scale, busy, check_device, out, write_json, write_text
+from knockgraph.cli.terminal import HELP, Html, Json, Scale, busy, check_device, out, writable, write_json, write_text
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def bench_strategies(
     only: Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds, after the warm-up.")] = 5,
     workers: Annotated[int, typer.Option(help="Workers that the collation of worker strategies is spread over.")] = 2,
-    plot: Annotated[Path | None, typer.Option(help="Also draw the times to this SVG file.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    plot: Annotated[Path | None, typer.Option(callback=writable, help="Also draw the times to this SVG file.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Time, memory, bytes moved and host syncs of all eleven strategies on the same layer, in one run.
@@ -142,7 +142,7 @@ def bench_step(
     repeats: Annotated[int, typer.Option(min=1, help="Timed steps, after the warm-up.")] = 10,
     channels: Annotated[int, typer.Option(min=1, help="Channels of all states.")] = 64,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the hetero model.")] = 3,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Whole training steps: the hetero model with and without edge masks, its options, and DANGO, in one run.

@@ -13,6 +13,7 @@ from rich.text import Text
 from knockgraph.cli.terminal import (
     HELP,
     From,
+    Html,
     Json,
     Output,
     Seed,
@@ -101,7 +102,7 @@ def graph_build(
 @graph_app.command("info")
 def graph_info(
     file: Annotated[Path, typer.Argument(help="A .cellgraph file.")],
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page with pictures.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Show genes, relations, their degrees, components and overlap, features and metabolism of a cell graph."""

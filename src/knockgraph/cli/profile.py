@@ -10,7 +10,20 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from knockgraph.cli.terminal import HELP, Json, Scale, busy, check_device, out, write_json, write_text, wrote
+from knockgraph.cli.terminal import (
+    HELP,
+    Html,
+    Json,
+    Markdown,
+    Scale,
+    busy,
+    check_device,
+    out,
+    writable_folder,
+    write_json,
+    write_text,
+    wrote,
+)
 from knockgraph.cli.trace import trace
 from knockgraph.errors import KnockgraphError
 
@@ -54,12 +67,15 @@ def profile(
     epoch_limit: Annotated[float, typer.Option(help="Run a whole epoch if it should take at most these seconds.")] = 60,
     overhead: Annotated[bool, typer.Option("--overhead", help="Measure what the timers themselves cost.")] = False,
     trace_to: Annotated[
-        Path | None, typer.Option("--trace", help="Record torch.profiler traces, one per rank, into this folder.")
+        Path | None,
+        typer.Option(
+            "--trace", callback=writable_folder, help="Record torch.profiler traces, one per rank, into this folder."
+        ),
     ] = None,
     wait: Annotated[int, typer.Option(help="Trace: steps before it.")] = 600,
     active: Annotated[int, typer.Option(help="Trace: steps that are recorded, after one of warm-up.")] = 25,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the tables as Markdown.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page with pictures.")] = None,
+    markdown: Markdown = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Phase timers that add up to the wall clock, in the loop of 'knockgraph train'.

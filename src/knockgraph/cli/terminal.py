@@ -33,8 +33,30 @@ class Scale(StrEnum):
     yeast = "yeast"
 
 
-Json = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file as JSON.")]
-Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write.")]
+def writable(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Of an option that names a file to write: it is refused before the work, not after it."""
+    if path is not None and not ctx.resilient_parsing:
+        from knockgraph.container import check_writable
+
+        check_writable(path)
+    return path
+
+
+def writable_folder(ctx: typer.Context, path: Path | None) -> Path | None:
+    """The same of a folder, which may still have to be made."""
+    if path is not None and not ctx.resilient_parsing:
+        from knockgraph.container import check_folder
+
+        check_folder(path)
+    return path
+
+
+Json = Annotated[
+    Path | None, typer.Option("--json", callback=writable, help="Also write the result to this file as JSON.")
+]
+Html = Annotated[Path | None, typer.Option(callback=writable, help="Also write a self-contained page.")]
+Markdown = Annotated[Path | None, typer.Option(callback=writable, help="Also write the tables as Markdown.")]
+Output = Annotated[Path, typer.Option("-o", "--output", callback=writable, help="The file to write.")]
 From = Annotated[Path | None, typer.Option("--from", help="File or folder to read.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same result.")]
 

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from knockgraph.cli.terminal import Json, busy, out, write_json, write_text
+from knockgraph.cli.terminal import Html, Json, Markdown, busy, out, write_json, write_text
 
 if TYPE_CHECKING:
     from knockgraph.report.trace import Section
@@ -22,8 +22,8 @@ def trace(
         Path | None, typer.Option(help="Rules of your own (TOML) for what an event counts to.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many operators are listed.")] = 20,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the tables as Markdown.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page with timelines.")] = None,
+    markdown: Markdown = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Self time per category, operator, thread and stream; GPU busy share, syncs, copies and memory.

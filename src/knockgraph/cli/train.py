@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from knockgraph.cli.terminal import Json, check_device, err, out, write_json, write_text
+from knockgraph.cli.terminal import Html, Json, check_device, err, out, writable, write_json, write_text
 
 
 def train(
@@ -60,7 +60,7 @@ def evaluate(
     part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     checkpoint: Which = "best-mse",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Metrics of a run on one part of its split, against the baselines."""
@@ -104,7 +104,8 @@ def baselines(
 def predict(
     run: Run,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .parquet, .csv or .tsv file to write.")
+        Path | None,
+        typer.Option("-o", "--output", callback=writable, help="A .parquet, .csv or .tsv file to write."),
     ] = None,
     genes: Annotated[
         list[str] | None, typer.Option(help="One genotype: gene names joined by commas; repeatable.")

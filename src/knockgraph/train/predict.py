@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from knockgraph import strategies
-from knockgraph.container import atomic_write
+from knockgraph.container import atomic_write, check_writable
 from knockgraph.errors import KnockgraphError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch, Screen
@@ -50,6 +50,8 @@ def predict(
         raise KnockgraphError("give exactly one of --genes, --screen, --all-pairs and --all-triples")
     if output is not None and output.suffix not in (".parquet", *_TEXT):
         raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
+    if output is not None:
+        check_writable(output)
     config, task = load_task(directory, which)
     if config.task in EMPTY:
         raise KnockgraphError(f"{directory} is a run of the empty task, which has no model; predict from another run")

@@ -27,7 +27,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from knockgraph.container import atomic_write
+from knockgraph.container import atomic_write, check_folder
 from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import LabelTransform, PerturbationBatch
@@ -78,6 +78,8 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
         raise KnockgraphError(
             f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
         )
+    else:
+        check_folder(directory)
     quiet()
     data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
     task = make_task(config, data.graph, data.transform)
