@@ -258,7 +258,8 @@ def test_the_device_clock_sees_what_the_host_does_not() -> None:
         assert sum(result["device_phases"].values()) == pytest.approx(result["device_wall_seconds"])
         assert sum(result["phases"].values()) == pytest.approx(result["wall_seconds"], rel=0.05)
         assert max(result["device_phases"], key=result["device_phases"].__getitem__) == phases.LOSS
-    assert max(asked["phases"], key=asked["phases"].__getitem__) != phases.LOSS
+    on_device = asked["device_phases"][phases.LOSS] / asked["device_steps"]
+    assert asked["phases"][phases.LOSS] / asked["steps"] < on_device
     assert asked["device_behind_share"] > 0
     assert max(waited["phases"], key=waited["phases"].__getitem__) == phases.LOSS
 
