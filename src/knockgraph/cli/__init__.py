@@ -16,7 +16,7 @@ from knockgraph.cli.download import download
 from knockgraph.cli.graph import graph_app
 from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
-from knockgraph.cli.terminal import HELP, Json, err, out, write_json
+from knockgraph.cli.terminal import HELP, Json, err, out, ready_streams, write_json
 from knockgraph.cli.train import baselines, evaluate, predict, train
 from knockgraph.errors import KnockgraphError
 
@@ -81,6 +81,7 @@ def _was_interrupted(ended: SystemExit) -> bool:
 
 def main() -> None:
     """Entry point: errors become one sentence and a non-zero exit code."""
+    ready_streams()
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     if not debug:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,10 +20,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HELP: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
-# No markup: names of genes, files and packages may hold square brackets, which markup would swallow. What has a colour
-# is a Text.
-out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+class Terminal(Console):
+    """Text as it is, without markup: names of genes, files and packages may hold square brackets, which markup would
+    swallow. What has a colour is a ``rich.text.Text``.
+    """
+
+    def __init__(self, stderr: bool) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def on_broken_pipe(self) -> None:
+        """Nobody listens any more (``| head -1``): go on in silence, since there may be files to write."""
+        self.quiet = True
+        with contextlib.suppress(OSError, ValueError):  # or the interpreter would complain at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+    def verbatim(self, text: str) -> None:
+        """A line byte for byte, with its tabs."""
+        if self.quiet:
+            return
+        try:
+            self.file.write(f"{text}\n")
+            self.file.flush()
+        except BrokenPipeError:
+            self.on_broken_pipe()
+
+
+out = Terminal(stderr=False)
+err = Terminal(stderr=True)
 if not out.is_terminal:
     out.width = 160  # a pipe or a file has no width; rich would cut tables at 80 columns
 
@@ -59,6 +86,16 @@ Markdown = Annotated[Path | None, typer.Option(callback=writable, help="Also wri
 Output = Annotated[Path, typer.Option("-o", "--output", callback=writable, help="The file to write.")]
 From = Annotated[Path | None, typer.Option("--from", help="File or folder to read.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same result.")]
+
+
+def ready_streams() -> None:
+    """Standard streams that take any text: closed ones are replaced, and no character is too much for an encoding."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the end)
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def required(path: Path | None, what: str, which: str) -> Path:

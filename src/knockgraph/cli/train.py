@@ -141,6 +141,6 @@ def predict(
         strategy=strategy or None,
         which=checkpoint,
         device=device,
-        say=typer.echo,  # rich would turn the tabs into blanks
+        say=out.verbatim,  # rich would turn the tabs into blanks
     )
     write_json(json_, summary)
