@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import knockgraph as kg
 from knockgraph import losses, models, strategies
 from knockgraph.sources import yeast_scale
 from knockgraph.train.config import Config, ConfigError, compose, dump, load
-from knockgraph.train.plain_config import compose_plain
+from knockgraph.train.plain_config import compose_plain, load_plain
 from knockgraph.train.task import Task
 
 CONF = Path(kg.__file__).parent / "conf"
@@ -325,3 +326,31 @@ def test_a_missing_file_of_a_yeast_screen_names_the_command(tmp_path: Path, monk
     text = r"cannot read data/yeast-lite\.cellgraph: .* make it with 'knockgraph graph build --preset yeast-lite"
     with pytest.raises(kg.FileFormatError, match=text):
         TrainingData.from_config(compose(["data=collins2007"]))
+
+
+def bomb(levels: int) -> str:
+    """Nine to the power of ``levels`` values, in a few hundred bytes."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("read", [load, load_plain])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (bomb(10), r"line 2 has the alias \*a0, and a resolved config has none"),
+        ("model:\n  options: &x {a: 1}\nloss:\n  options: *x\n", r"line 4 has the alias \*x"),
+        ("# " + "x" * 300_000 + "\nseed: 0\n", "it has 300,011 bytes, and a config has a few thousand"),
+        ("seed: !!python/object/apply:os.getpid []\n", "cannot be read|is not"),
+        ("seed: !mine 3\n", "cannot be read|is not"),
+    ],
+)
+def test_hostile_configs_are_refused_at_once(
+    read: Callable[[Path], Config], text: str, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    start = time.perf_counter()
+    with pytest.raises(ConfigError, match=why):
+        read(tmp_path / "config.yaml")
+    assert time.perf_counter() - start < 30  # it took ten minutes

@@ -225,9 +225,12 @@ def load(path: Path) -> Config:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    from knockgraph.train.plain_config import check_yaml
+
     if not path.is_file():
         raise ConfigError(f"there is no config at {path}; is {path.parent} a run directory?")
     try:
+        check_yaml(path)
         found = OmegaConf.load(path)
         if not OmegaConf.is_dict(found) or not found:
             raise ConfigError(f"{path} cannot be read: it holds no keys; copy it again from its origin")
