@@ -16,7 +16,7 @@ from test_ddp import OPTIONS, TWO, free_port  # isort: skip
 from knockgraph.errors import KnockgraphError
 from knockgraph.profile import phases
 from knockgraph.profile.measure import Workbench
-from knockgraph.profile.runs import localised, profile_run
+from knockgraph.profile.runs import describe, localised, profile_run
 from knockgraph.train.config import Config
 
 STEPS, WARMUP = 6, 2
@@ -233,15 +233,13 @@ def test_two_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_the_device_clock_adds_up_and_sees_what_the_host_does_not() -> None:
+def test_the_device_clock_sees_what_the_host_does_not() -> None:
+    """Work that the host only asks for is charged to its phase on the device's clock; a sync moves it to the host's.
+
+    The work takes ten milliseconds of a step of one or two. That is an order, which holds whatever else the machine
+    does; how well the two clocks agree is told by ``knockgraph profile``, not by a test.
+    """
     cycles = 20_000_000
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(cycles)
-    start.record()
-    torch.cuda._sleep(cycles)
-    end.record()
-    torch.cuda.synchronize()
-    seconds = start.elapsed_time(end) / 1e3
 
     def run(in_loss: Callable[..., Any] | None) -> dict[str, Any]:
         gpu: Config = config(*SMALL, "data.experiments=2000", "trainer.accelerator=gpu", "trainer.log_every_n_steps=50")
@@ -250,20 +248,28 @@ def test_the_device_clock_adds_up_and_sees_what_the_host_does_not() -> None:
                 bench.task().loss.register_forward_pre_hook(in_loss)
             return bench.measure(None, 20, 5)
 
-    plain = run(None)
-    found = run(lambda *_: torch.cuda._sleep(cycles))
-    # Of a toy the events themselves take a part, in the steps that have them.
-    for result, rel in ((plain, 0.2), (found, 0.05)):
-        adds_up(result, 20)
-        on_device = result["device_wall_seconds"] / result["device_steps"]
-        assert on_device == pytest.approx(result["wall_seconds"] / 20, rel=rel)
-    assert found["device_phases"][phases.LOSS] / found["device_steps"] == pytest.approx(seconds, rel=0.05)
-    assert found["phases"][phases.LOSS] / 20 < 0.5 * seconds  # the host only asks for it
-    assert found["device_behind_share"] > 0.5
-
     def wait(*arguments: Any) -> None:
         torch.cuda._sleep(cycles)
         torch.cuda.synchronize()
 
-    waited = run(wait)
-    assert waited["phases"][phases.LOSS] / 20 == pytest.approx(seconds, rel=0.05)  # a sync: now the host waits there
+    asked, waited = run(lambda *_: torch.cuda._sleep(cycles)), run(wait)
+    for result in (asked, waited):
+        assert 0 < result["device_steps"] <= result["steps"] == 20
+        assert sum(result["device_phases"].values()) == pytest.approx(result["device_wall_seconds"])
+        assert sum(result["phases"].values()) == pytest.approx(result["wall_seconds"], rel=0.05)
+        assert max(result["device_phases"], key=result["device_phases"].__getitem__) == phases.LOSS
+    on_device = asked["device_phases"][phases.LOSS] / asked["device_steps"]
+    assert asked["phases"][phases.LOSS] / asked["steps"] < on_device
+    assert asked["device_behind_share"] > 0
+    assert max(waited["phases"], key=waited["phases"].__getitem__) == phases.LOSS
+
+
+@pytest.mark.parametrize("metabolism", [False, True])
+def test_conditions_are_those_of_the_model(metabolism: bool) -> None:
+    """Not those of the graph: a model may leave the metabolism and relations out."""
+    options = ["model=hetero-small", "model.options.channels=4", "model.options.relations=[physical]"]
+    with Workbench(config(*SMALL, *options, f"model.options.metabolism={metabolism}")) as bench:
+        conditions = describe(bench)
+        assert conditions["metabolism"] is metabolism
+        assert conditions["relations"] == ["physical"]
+        assert conditions["edges"] == bench.data.graph.relations["physical"].num_edges

@@ -1,10 +1,14 @@
+import gzip
+import lzma
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from source_files import write
 
 from knockgraph import FileFormatError, KnockgraphError, Metabolism
+from knockgraph.sources import yeast_gem
 from knockgraph.sources.yeast_gem import cache_folder, read_model
 
 YAML = """---
@@ -151,3 +155,28 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.delenv("KNOCKGRAPH_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "knockgraph"
+
+
+BOMB = "".join(f'<!ENTITY a{i} "{f"&a{i - 1};" * 10}">' for i in range(1, 10))
+READS = '<!ENTITY a9 SYSTEM "file:///etc/hostname">'
+SBML = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a0 "ha">{}]><sbml level="3" version="1"><model name="&a9;"/></sbml>'
+
+
+@pytest.mark.parametrize("entities", [BOMB, READS])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_xml_entities_are_refused(entities: str, encoding: str, tmp_path: Path) -> None:
+    """They can stand for gigabytes, or for other files of the reader."""
+    path = tmp_path / "model.xml"
+    path.write_bytes(b" " * (encoding == "utf-8") + SBML.format(entities).encode(encoding))
+    with pytest.raises(FileFormatError, match=r"model\.xml (defines XML entities|is not a metabolic model in)"):
+        read_model(path, tmp_path)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+def test_what_unpacks_without_end_is_refused(
+    compress: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yeast_gem, "_MOST_BYTES", 1 << 20)
+    (tmp_path / "model.yml.gz").write_bytes(compress(b"<" + b" " * (1 << 20)))
+    with pytest.raises(FileFormatError, match="has more than 1 MB, far more than a metabolic model"):
+        read_model(tmp_path / "model.yml.gz", tmp_path)

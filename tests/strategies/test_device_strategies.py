@@ -255,7 +255,48 @@ def test_neighborhood_says_that_it_is_approximate(layers: int) -> None:
     assert all(error > 1e-6 for error in errors[:-1])
     assert errors[-1] <= 1e-12
     assert sorted(errors, reverse=True) == errors
-    assert not kg.strategies.create("neighborhood", CHAIN, hops=9).exact  # the model's depth was not told
+    unknown = kg.strategies.create("neighborhood", CHAIN, hops=9)
+    assert not unknown.exact  # that depends on the model
+    assert unknown.exact_for(9)
+    assert not unknown.exact_for(10)
+    assert not unknown.exact_for(None)
+    assert kg.strategies.create("node-mask", CHAIN).exact_for(None)
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+@pytest.mark.parametrize("where", ["everywhere", "two hops away", "one sample"])
+def test_neighborhood_recomputes_samples_with_features_of_their_own(where: str, hops: int) -> None:
+    """What differs from the wild type not because of a deletion cannot be borrowed from it."""
+    batch = batch_of(CHAIN_GENOTYPES, CHAIN.num_genes).with_wild_type()
+    x = features((CHAIN.num_genes, 1, 3)).repeat(1, batch.num_columns, 1)
+    if where == "everywhere":
+        x = features((CHAIN.num_genes, batch.num_columns, 3))
+    elif where == "one sample":
+        x[:, 2] += 1
+    else:
+        x[13, 1] += 1
+    weights = features((3,))
+
+    def after(name: str, **options: int) -> torch.Tensor:
+        view = kg.strategies.create(name, CHAIN, **options)(batch)
+        first = view.aggregate("chain", x, "mean")
+        attended = view.attend("skip", x.unsqueeze(2), x.unsqueeze(2), weights.unsqueeze(0)).squeeze(2)
+        return torch.stack([first, attended])
+
+    expected, found = after("node-mask"), after("neighborhood", hops=hops)
+    own = {"everywhere": slice(None), "one sample": [2, 4], "two hops away": [1, 4]}[where]
+    assert_close(found[:, :, own], expected[:, :, own], torch.float64)
+
+
+def test_neighborhood_borrows_where_samples_share_their_features() -> None:
+    """Equal up to rounding is equal: no layer after the first makes a whole sample be recomputed."""
+    model = ToyGIN(features((CHAIN.num_genes, 3), seed=60), 2, 3)
+    view = kg.strategies.create("neighborhood", CHAIN, hops=2)(
+        batch_of(CHAIN_GENOTYPES, CHAIN.num_genes).with_wild_type()
+    )
+    before = view.share_recomputed
+    model(view)
+    assert view.share_recomputed == before < 1
 
 
 def test_neighborhood_recomputes_within_its_radius_only() -> None:

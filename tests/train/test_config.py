@@ -2,8 +2,10 @@
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 import knockgraph as kg
 from knockgraph import losses, models, strategies
+from knockgraph.sources import yeast_scale
 from knockgraph.train.config import Config, ConfigError, compose, dump, load
-from knockgraph.train.plain_config import compose_plain
+from knockgraph.train.plain_config import compose_plain, load_plain
 from knockgraph.train.task import Task
 
 CONF = Path(kg.__file__).parent / "conf"
@@ -145,28 +148,38 @@ def test_every_member_of_every_group(group: str) -> None:
     assert set(losses.available()) == {g.partition("=")[2] for g in GROUPS if g.startswith("loss=")}
 
 
+def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested keys as dotted ones."""
+    found = {}
+    for key, value in tree.items():
+        below = f"{path}.{key}" if path else str(key)
+        found.update(flat(value, below) if isinstance(value, dict) else {below: value})
+    return found
+
+
 def test_presets() -> None:
     presets = {name: compose([f"preset={name}"]) for name in PRESETS}
     reference = presets["reference"]
     assert (reference.data.cell, reference.loader.batch_size, reference.loss.name) == ("yeast-scale", 28, "composite")
     assert reference.model.options == models.PRESETS["hetero"]["reference"]
-    assert presets["one-relation"].data.relations == ["physical"]
-    assert presets["merged-string"].data.merge == {"string": ["string12_0_*"]}
-    assert presets["merged-typed"].model.options == {**reference.model.options, "merge": "typed"}
-    assert presets["no-gather"].loss.options["gather"] == "none"
-    assert presets["edge-masks"].strategy.name == "lazy-mask"
-    assert presets["empty"].task == "empty"
+    assert losses.create("composite", **reference.loss.options).gather == "differentiable"
+    # Each differs from the reference in what its name says and nowhere else.
+    largest = max(yeast_scale.RELATIONS, key=lambda name: yeast_scale.RELATIONS[name].edges)
+    changes = {
+        "reference": {},
+        "one-relation": {"data.relations": [largest]},
+        "merged-string": {"data.merge.string": ["string12_0_*"]},
+        "merged-typed": {"model.options.merge": "typed"},
+        "no-gather": {"loss.options.gather": "none"},
+        "edge-masks": {"strategy.name": "lazy-mask", "loader.num_workers": 2, "loader.pin_memory": True},
+        "empty": {"task": "empty"},
+    }
+    assert set(presets) == set(changes)
+    known = flat(dataclasses.asdict(reference))
     for name, preset in presets.items():
-        # Each differs from the reference in what its name says and nowhere else.
-        changed = {f.name for f in dataclasses.fields(Config) if getattr(preset, f.name) != getattr(reference, f.name)}
-        assert changed <= {
-            "one-relation": {"data"},
-            "merged-string": {"data"},
-            "merged-typed": {"model"},
-            "no-gather": {"loss"},
-            "edge-masks": {"strategy", "loader"},
-            "empty": {"task"},
-        }.get(name, set())
+        values = flat(dataclasses.asdict(preset))
+        assert {key: value for key, value in values.items() if known.get(key) != value} == changes[name], name
+        assert set(known) <= set(values)
         losses.create(preset.loss.name, **preset.loss.options)
     assert compose(["preset=reference", "loader.batch_size=64"]).loader.batch_size == 64  # the command line wins
 
@@ -209,7 +222,8 @@ def test_options_need_no_plus() -> None:
     ],
 )
 def test_unknown_options_are_named(override: str, text: str) -> None:
-    with pytest.raises((ConfigError, kg.ModelError, kg.StrategyError, losses.LossError), match=text):
+    kinds = (ConfigError, kg.ModelError, kg.StrategyError, losses.LossError)
+    with pytest.raises(kinds, match=text):  # noqa: PT012 - a preset is refused by the first, an option by the second
         config = compose([override])
         Task(config, kg.demo_cell(), kg.LabelTransform.from_state_dict({"kind": "none", "center": [0], "scale": [1]}))
 
@@ -340,3 +354,31 @@ def test_a_missing_file_of_a_yeast_screen_names_the_command(tmp_path: Path, monk
     text = r"cannot read data/yeast-lite\.cellgraph: .* make it with 'knockgraph graph build --preset yeast-lite"
     with pytest.raises(kg.FileFormatError, match=text):
         TrainingData.from_config(compose(["data=collins2007"]))
+
+
+def bomb(levels: int) -> str:
+    """Nine to the power of ``levels`` values, in a few hundred bytes."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("read", [load, load_plain])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (bomb(10), r"line 2 has the alias \*a0, and a resolved config has none"),
+        ("model:\n  options: &x {a: 1}\nloss:\n  options: *x\n", r"line 4 has the alias \*x"),
+        ("# " + "x" * 300_000 + "\nseed: 0\n", "it has 300,011 bytes, and a config has a few thousand"),
+        ("seed: !!python/object/apply:os.getpid []\n", "cannot be read|is not"),
+        ("seed: !mine 3\n", "cannot be read|is not"),
+    ],
+)
+def test_hostile_configs_are_refused_at_once(
+    read: Callable[[Path], Config], text: str, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    start = time.perf_counter()
+    with pytest.raises(ConfigError, match=why):
+        read(tmp_path / "config.yaml")
+    assert time.perf_counter() - start < 30  # it took ten minutes

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,9 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def start(directory: Path, *overrides: str, before: Callable[[], Any] | None = None) -> list[Started]:
+def start(
+    directory: Path, *overrides: str, before: Callable[[], Any] | None = None, options: Sequence[str] = OPTIONS
+) -> list[Started]:
     """Two ranks, with the variables that torchrun would set."""
     common = {
         "WORLD_SIZE": "2",
@@ -54,7 +56,7 @@ def start(directory: Path, *overrides: str, before: Callable[[], Any] | None = N
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "RECORD": str(directory),
     }
-    words = ["train", f"run_dir={directory}", *OPTIONS, *TWO, *overrides]
+    words = ["train", f"run_dir={directory}", *options, *TWO, *overrides]
     return [
         Started(*words, variables={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, before=before)
         for rank in range(2)

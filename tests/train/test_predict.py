@@ -34,18 +34,39 @@ def table(path: Path) -> list[tuple[list[str], float]]:
 
 
 def forward(directory: Path, genotypes: list[list[str]]) -> list[float]:
-    """What the model itself says, in original units, one sample at a time."""
-    _, task = load_task(directory)
+    """What the model itself says, in original units, one sample at a time; the interaction of the wild type is 0."""
+    config, task = load_task(directory)
     values = []
     for genes in genotypes:
         batch = kg.PerturbationBatch.from_lists([GENES.index(genes).tolist()], len(GENES))
         with torch.no_grad():
             values.append(task(batch).values.double().item())
-    return [v * task.transform.scale.item() + task.transform.center.item() for v in values]
+    values = [v * task.transform.scale.item() + task.transform.center.item() for v in values]
+    known = config.data.phenotype == "gene_interaction"
+    return [0.0 if known and not g else v for g, v in zip(genotypes, values, strict=True)]
 
 
 def printed(out: str) -> dict[str, float]:
     return {name: float(value) for name, value in (line.split("\t") for line in out.splitlines())}
+
+
+@pytest.mark.parametrize(
+    ("options", "zero"),
+    [
+        ((), (True, False, False)),
+        (("data.zero_below=2",), (True, True, False)),
+        (("data.zero_below=0",), (False, False, False)),
+        (("data.phenotype=fitness",), (False, False, False)),
+        (("task=classification", "loss=bce", "data.threshold=-0.1"), (False, False, False)),
+    ],
+)
+def test_the_wild_type_does_not_interact(options: tuple[str, ...], zero: tuple[bool, ...], tmp_path: Path) -> None:
+    """What is 0 by definition is predicted as exactly 0, in original units; training is as it was."""
+    directory = train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
+    lines: list[str] = []
+    predict.predict(directory, None, genes=["WT", A, f"{A},{B}"], say=lines.append)
+    values = [float(line.split("\t")[1]) for line in lines]
+    assert [value == 0.0 for value in values] == list(zero)
 
 
 def test_named_genotypes(finished: Path, command: Command, tmp_path: Path) -> None:
@@ -262,7 +283,29 @@ def test_any_strategy_predicts_the_same(finished: Path, strategy: str, tmp_path:
     predict.predict(finished, out, genes=genotypes, strategy=strategy, batch_size=3, say=said.append)
     expected = forward(finished, [[A], [], [A, B, C], [D]])
     np.testing.assert_allclose([value for _, value in table(out)], expected, rtol=1e-9)
-    assert any("approximate" in text for text in said) == (strategy == "neighborhood")  # it is not told the layers
+    assert not any("approximate" in text for text in said)  # two layers, and neighborhood recomputes two hops
+
+
+def test_an_approximate_strategy_says_so(tmp_path: Path, command: Callable[..., tuple[str, str]]) -> None:
+    """Exactness is a property of strategy and model: told by training, evaluation and prediction, and in the report."""
+    directory = tmp_path / "run"
+    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=2", "model.options.conv=gcn"]
+    said: list[str] = []
+    train(config(f"run_dir={directory}", *options, "strategy=neighborhood"), say=said.append)
+    note = "the strategy neighborhood is approximate with these options: the model hetero reaches 3 hops"
+    assert any(note in text for text in said)
+    assert note in " ".join(command("evaluate", str(directory))[0].split())
+    assert note in command("predict", str(directory), "--genes", A)[0]
+    assert note.capitalize() in (directory / "report.html").read_text()
+    assert json.loads((directory / "result.json").read_text())["approximation"].startswith(note)
+    assert "approximate" not in command("predict", str(directory), "--genes", A, "--strategy", "node-mask")[0]
+
+
+def test_a_strategy_that_was_told_too_few_layers_is_refused(tmp_path: Path) -> None:
+    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=3", "strategy=neighborhood"]
+    options += ["strategy.options.hops=1", "strategy.options.layers=1"]
+    with pytest.raises(kg.StrategyError, match=r"told layers=1, but this model reaches 3 hops.*set hops=3"):
+        train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
 
 
 def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None:

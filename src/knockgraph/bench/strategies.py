@@ -62,7 +62,9 @@ def bench_strategies(
         progress: Told what is being measured.
     """
     torch.manual_seed(0)
-    x = torch.randn(graph.num_genes, batch.num_columns, channels).to(device, dtype)
+    # The same values in every column, but a column of their own each: with other features than the wild type's there
+    # would be nothing that 'neighborhood' can borrow.
+    x = torch.randn(graph.num_genes, 1, channels).to(device, dtype).repeat(1, batch.num_columns, 1)
     shape = (len(graph.relations),) * (device == "cuda") + tuple(x.shape)
     upstream = torch.randn(shape).to(device, dtype)
     results = []

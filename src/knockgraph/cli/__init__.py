@@ -8,20 +8,22 @@ import threading
 from typing import Annotated, NoReturn
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from knockgraph.cli.bench import bench_app
 from knockgraph.cli.download import download
 from knockgraph.cli.graph import graph_app
 from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
-from knockgraph.cli.terminal import HELP, Json, err, out, write_json
+from knockgraph.cli.terminal import HELP, Json, err, out, ready_streams, write_json
 from knockgraph.cli.train import baselines, evaluate, predict, train
 from knockgraph.errors import KnockgraphError
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a full disk, or a limit that comes to the same
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+
+ERROR = Text("error:", "red")
 
 app = typer.Typer(help="Graph neural networks on each gene deletion's own copy of one shared cell graph.", **HELP)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
@@ -43,10 +45,10 @@ def doctor(json_: Json = None) -> None:
     from knockgraph.doctor import examine
 
     findings = examine()
-    mark = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
+    colour = {"ok": "green", "note": "yellow", "problem": "red"}
     table = Table(box=None, pad_edge=False, show_header=False)
     for f in findings:
-        table.add_row(mark[f.status], f.name, f.detail + (f" → {f.fix}" if f.fix else ""))
+        table.add_row(Text(f.status, colour[f.status]), f.name, f.detail + (f" → {f.fix}" if f.fix else ""))
     out.print(table)
     write_json(json_, {"findings": [asdict(f) for f in findings]})
     if any(f.status == "problem" for f in findings):
@@ -79,6 +81,7 @@ def _was_interrupted(ended: SystemExit) -> bool:
 
 def main() -> None:
     """Entry point: errors become one sentence and a non-zero exit code."""
+    ready_streams()
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     if not debug:
@@ -88,7 +91,7 @@ def main() -> None:
     except KnockgraphError as error:
         if debug:
             raise
-        err.print(f"[red]error:[/] {escape(str(error))}")
+        err.print(ERROR, str(error))
         sys.exit(1)
     except SystemExit as ended:
         if _was_interrupted(ended):
@@ -98,10 +101,10 @@ def main() -> None:
     except OSError as error:
         if debug or error.errno not in (*_NO_ROOM, *_REFUSED):
             _unexpected(error, debug)
-        where = escape(str(error.filename)) if error.filename else "the output, or a file of the run"
+        where = str(error.filename) if error.filename else "the output, or a file of the run"
         full = error.errno in _NO_ROOM
         what, todo = ("write", "make room and run it again") if full else ("use", "choose another place")
-        err.print(f"[red]error:[/] cannot {what} {where}: {str(error.strerror).lower()}; {todo}")
+        err.print(ERROR, f"cannot {what} {where}: {str(error.strerror).lower()}; {todo}")
         sys.exit(1)
     except Exception as error:
         _unexpected(error, debug)
@@ -110,8 +113,8 @@ def main() -> None:
 def _unexpected(error: Exception, debug: bool) -> NoReturn:
     if debug:
         raise error
-    what = escape(f"{type(error).__name__}: {error}")
-    err.print(f"[red]internal error:[/] {what}; run the command again with --debug and report what it shows")
+    what = f"{type(error).__name__}: {error}"
+    err.print(Text("internal error:", "red"), f"{what}; run the command again with --debug and report what it shows")
     sys.exit(70)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, Json, Scale, check_device, err, out, write_json, write_text
+from knockgraph.cli.terminal import HELP, Html, Json, Scale, busy, check_device, out, writable, write_json, write_text
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class BenchScale(StrEnum):
 
 
 CellScale = Annotated[
-    BenchScale | None, typer.Option("--scale", help="Which cell; human: 20,000 genes, 10 M edges. [default: demo]")
+    BenchScale | None, typer.Option("--scale", help="Which cell; human: 20,000 genes, 10 M edges. Default: demo.")
 ]
 Genes = Annotated[int | None, typer.Option(help="Genes of a synthetic cell instead; default: as human.")]
 Edges = Annotated[int | None, typer.Option(help="Its edges, over all relations; default: as human.")]
@@ -60,16 +60,15 @@ def bench_loader(
     make = demo_screen if scale is Scale.demo else yeast_scale_screen
     runs: list[dict[str, Any]] = []
     for count in experiments or ([8_000] if scale is Scale.demo else [332_313, 20_000_000]):
-        with err.status("making the screen") as status:
+        with busy("making the screen") as say:
             screen = make(count)
-            report = run(
-                graph, screen, batch_size, workers, device, pyg_samples, lambda t: status.update(f"timing {t}")
-            )
+            report = run(graph, screen, batch_size, workers, device, pyg_samples, lambda name: say(f"timing {name}"))
         runs.append(report)
         del screen
         out.print(
-            f"[bold]{report['experiments']:,} experiments[/], batch {batch_size}: the screen takes "
-            f"{report['screen_bytes'] / 1e6:,.1f} MB, the process at most {report['peak_process_bytes'] / 1e9:.2f} GB"
+            Text(f"{report['experiments']:,} experiments,", "bold"),
+            f"batch {batch_size}: the screen takes "
+            f"{report['screen_bytes'] / 1e6:,.1f} MB, the process at most {report['peak_process_bytes'] / 1e9:.2f} GB",
         )
         slowest = min(r["samples_per_s"] for r in report["results"])
         table = Table("loader", box=None, pad_edge=False)
@@ -100,8 +99,8 @@ def bench_strategies(
     only: Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds, after the warm-up.")] = 5,
     workers: Annotated[int, typer.Option(help="Workers that the collation of worker strategies is spread over.")] = 2,
-    plot: Annotated[Path | None, typer.Option(help="Also draw the times to this SVG file.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    plot: Annotated[Path | None, typer.Option(callback=writable, help="Also draw the times to this SVG file.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Time, memory, bytes moved and host syncs of all eleven strategies on the same layer, in one run.
@@ -114,13 +113,11 @@ def bench_strategies(
 
     check_device(device)
     kind = _dtype(dtype or ("bfloat16" if device == "cuda" else "float32"))
-    with err.status("making the cell") as status:
+    with busy("making the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
         triples = (screen.genotypes.size == 3).nonzero()[0][:batch_size]
         batch: PerturbationBatch = screen.bind(graph).batch(triples).with_wild_type()
-        report = run(
-            graph, batch, device, channels, kind, repeats, workers, only, lambda text: status.update(f"timing {text}")
-        )
+        report = run(graph, batch, device, channels, kind, repeats, workers, only, lambda name: say(f"timing {name}"))
     out.print(report_strategies.conditions(report))
     _print_table(report_strategies.HEADINGS, report_strategies.rows(report))
     for line in [*report_strategies.disk(report), *report_strategies.errors(report)]:
@@ -145,7 +142,7 @@ def bench_step(
     repeats: Annotated[int, typer.Option(min=1, help="Timed steps, after the warm-up.")] = 10,
     channels: Annotated[int, typer.Option(min=1, help="Channels of all states.")] = 64,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the hetero model.")] = 3,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Whole training steps: the hetero model with and without edge masks, its options, and DANGO, in one run.
@@ -157,11 +154,9 @@ def bench_step(
 
     check_device(device)
     sizes = batch_size or ([28, 64, 128, 256] if device == "cuda" else [28])
-    with err.status("making the cell") as status:
+    with busy("making the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
-        report = run(
-            graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, lambda text: status.update(text)
-        )
+        report = run(graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, say)
     out.print(report_step.conditions(report))
     _print_table(report_step.HEADINGS, report_step.rows(report))
     for line in [report_step.limits(report), *report_step.predictions(report)]:
@@ -202,7 +197,7 @@ def bench_learn(
     seed: Annotated[int, typer.Option(help="Of weights and order.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda; on cuda in bf16 unless trainer.precision=32-true.")] = "cpu",
     keep: Annotated[Path | None, typer.Option(help="Keep the run directories in this folder.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Time to quality: train models side by side on the same data, beside the baselines.
@@ -228,7 +223,7 @@ def bench_learn(
         experiments=experiments,
         given=given,
     )
-    with err.status("reading the data") as status:
+    with busy("reading the data") as say:
         report = learn.bench_learn(
             words,
             variants,
@@ -237,13 +232,13 @@ def bench_learn(
             validate_every=validate_every,
             validate_on=validate_on,
             directory=keep,
-            progress=lambda text: status.update(escape(text)),
+            progress=say,
             so_far=lambda report: write_json(json_, report),
         )
-    out.print(escape(report_learn.conditions(report)))
+    out.print(report_learn.conditions(report))
     _print_table(report_learn.headings(report), report_learn.rows(report))
     for line in report_learn.verdict(report):
-        out.print(escape(line))
+        out.print(line)
     write_text(html, report_learn.html, report)
     write_json(json_, report)
     learn.check_any(report)
@@ -275,11 +270,11 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
         table.add_column(heading, justify="right")
     for row in rows:
         if len(row) == len(headings):
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
     out.print(table)
     for row in rows:
         if len(row) < len(headings):
-            out.print(escape(f"{', '.join(row[:-1])}: {row[-1]}"))
+            out.print(f"{', '.join(row[:-1])}: {row[-1]}")
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -18,6 +17,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from knockgraph.cli.terminal import Json, err, out, write_json
 from knockgraph.errors import KnockgraphError
@@ -50,7 +50,7 @@ def download(
             table.add_row(f.name, f.title, f.licence, f.url or f"by hand: {f.page}")
         out.print(table)
         for name, members in SETS.items():
-            out.print(f"set [bold]{name}[/]: {', '.join(members)}")
+            out.print("set", Text(f"{name}:", "bold"), ", ".join(members))
         write_json(json_, {"files": [vars(f) for f in FILES], "sets": {k: list(v) for k, v in SETS.items()}})
         return
     check_names(names)
@@ -68,7 +68,7 @@ def fetch_all(wanted: list[Any], folder: Path, lock: Path | None = None, timeout
     done: list[dict[str, Any]] = []
     failed: list[str] = []
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -76,13 +76,14 @@ def fetch_all(wanted: list[Any], folder: Path, lock: Path | None = None, timeout
     )
     with Progress(*columns, console=err, transient=True) as bar:
         for f in wanted:
-            out.print(f"[bold]{escape(f.title)}[/]\n  licence: {escape(f.licence)}\n  cite: {escape(f.citation)}")
+            out.print(Text(f.title, "bold"))
+            out.print(f"  licence: {f.licence}\n  cite: {f.citation}")
             task = bar.add_task(f.file, total=None)
             try:
                 fetched, new = fetch(f, folder, locked, _shown_on(bar, task), timeout)
             except DownloadError as error:
                 failed.append(str(error))
-                out.print(f"  [red]failed:[/] {escape(str(error))}")
+                out.print(Text("  failed:", "red"), str(error))
                 continue
             finally:
                 bar.remove_task(task)

@@ -7,10 +7,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json, write_text
+from knockgraph.cli.terminal import (
+    HELP,
+    From,
+    Html,
+    Json,
+    Output,
+    Seed,
+    not_wanted,
+    out,
+    required,
+    write_json,
+    write_text,
+    wrote,
+)
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
@@ -86,14 +99,14 @@ def graph_build(
         graph, report = _build(preset, from_, seed, unknown or Unknown.error)
         graph = with_structural_features(graph, names) if names else graph
     content_hash = graph.save(output)
-    out.print(f"[green]wrote[/] {output}: {graph} (content hash {content_hash[:12]})")
+    wrote(output, f": {graph} (content hash {content_hash[:12]})")
     write_json(json_, {"file": str(output), "content_hash": content_hash, **report, **summarise(graph)})
 
 
 @graph_app.command("info")
 def graph_info(
     file: Annotated[Path, typer.Argument(help="A .cellgraph file.")],
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page with pictures.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Show genes, relations, their degrees, components and overlap, features and metabolism of a cell graph."""
@@ -103,13 +116,13 @@ def graph_info(
 
     graph = CellGraph.load(file)
     summary = summarise(graph)
-    out.print(f"[bold]{file}[/]: {summary['genes']:,} genes, {summary['other_names']:,} other names")
+    out.print(Text(f"{file}:", "bold"), f"{summary['genes']:,} genes, {summary['other_names']:,} other names")
     table = Table(report.HEADINGS[0], box=None, pad_edge=False)
     for heading in report.HEADINGS[1:]:
         table.add_column(heading, justify="right")
     for row in report.rows(summary):
         table.add_row(*row)
-    table.add_row("[bold]sum[/]", "", f"[bold]{summary['edges']:,}[/]")
+    table.add_row("sum", "", f"{summary['edges']:,}", style="bold")
     out.print(table)
     if len(summary["relations"]) > 1:
         out.print("\nshare of the row's gene pairs that the column's relation has too:")
@@ -166,7 +179,7 @@ def graph_lambda(
         )
     out.print(table)
     if found.caution:
-        out.print(f"[yellow]caution:[/] {escape(found.caution)}")
+        out.print(Text("caution:", "yellow"), found.caution)
     write_json(json_, found.as_dict())
 
 
@@ -178,7 +191,7 @@ def graph_check(file: Annotated[Path, typer.Argument(help="A .cellgraph file.")]
 
     graph = CellGraph.load(file)
     notes = remarks(graph)
-    out.print(f"[green]sound[/] {file}: {graph}")
+    out.print(Text("sound", "green"), f"{file}: {graph}")
     for note in notes:
         out.print(f"  note: {note}")
     write_json(json_, {"file": str(file), "sound": True, "notes": notes})
@@ -195,7 +208,7 @@ def _build(preset: GraphPreset, from_: Path | None, seed: int, unknown: Unknown)
         for file in found.files:
             if file.dropped:
                 for line in file.lines():
-                    out.print(escape(line))
+                    out.print(line)
         return graph, found.as_dict()
     not_wanted(from_, f"the preset {preset}")
     from knockgraph import demo_cell, yeast_scale_cell
@@ -208,7 +221,7 @@ def _build_yeast(preset: GraphPreset, from_: Path | None, options: GraphOptions)
 
     graph, report = build_graph(preset.value, from_ or _fetched(preset), options)  # type: ignore[arg-type]
     for line in report.lines():
-        out.print(escape(line))
+        out.print(line)
     return graph, report.as_dict()
 
 

@@ -6,11 +6,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
-from knockgraph.cli.terminal import HELP, Json, Scale, check_device, err, out, write_json, write_text
+from knockgraph.cli.terminal import (
+    HELP,
+    Html,
+    Json,
+    Markdown,
+    Scale,
+    busy,
+    check_device,
+    out,
+    writable_folder,
+    write_json,
+    write_text,
+    wrote,
+)
 from knockgraph.cli.trace import trace
 from knockgraph.errors import KnockgraphError
 
@@ -54,12 +67,15 @@ def profile(
     epoch_limit: Annotated[float, typer.Option(help="Run a whole epoch if it should take at most these seconds.")] = 60,
     overhead: Annotated[bool, typer.Option("--overhead", help="Measure what the timers themselves cost.")] = False,
     trace_to: Annotated[
-        Path | None, typer.Option("--trace", help="Record torch.profiler traces, one per rank, into this folder.")
+        Path | None,
+        typer.Option(
+            "--trace", callback=writable_folder, help="Record torch.profiler traces, one per rank, into this folder."
+        ),
     ] = None,
     wait: Annotated[int, typer.Option(help="Trace: steps before it.")] = 600,
     active: Annotated[int, typer.Option(help="Trace: steps that are recorded, after one of warm-up.")] = 25,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the tables as Markdown.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page with pictures.")] = None,
+    markdown: Markdown = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Phase timers that add up to the wall clock, in the loop of 'knockgraph train'.
@@ -77,11 +93,7 @@ def profile(
     for word in setting or []:
         given += [word] if "=" in word else words(word)
     common = [*_place(scale, device), *given]
-    with err.status("starting") as status:
-
-        def say(text: str) -> None:
-            status.update(escape(text))
-
+    with busy("starting") as say:
         if compare is not None:
             result = _compare(compare, common, steps, warmup, rounds, epoch_limit, say)
         else:
@@ -187,11 +199,11 @@ def _show(result: dict[str, Any]) -> None:
 
     if result["profile"] == "traces":
         for file in result["files"]:
-            out.print(f"[green]wrote[/] {escape(file)}")
+            wrote(file)
         out.print(
             f"recording cost {result['overhead']:+.0%}: {milliseconds(result['seconds_per_step_with'])} a step with "
             f"the trace, {milliseconds(result['seconds_per_step_without'])} for the same steps without; read it with "
-            f"knockgraph profile trace {escape(result['files'][0])}"
+            f"knockgraph profile trace {result['files'][0]}"
         )
         return
     if result["profile"] == "overhead":
@@ -202,13 +214,13 @@ def _show(result: dict[str, Any]) -> None:
             f"disturb less, {result['overhead_of_cpu_time']:+.2%}"
         )
         return
-    out.print(escape(report.conditions(result)))
+    out.print(report.conditions(result))
     for title, headings, rows in report.tables(result):
-        out.print(f"\n[bold]{escape(title)}[/]")
-        table = Table(escape(headings[0]), box=None, pad_edge=False)
+        out.print(Text(f"\n{title}", "bold"))
+        table = Table(headings[0], box=None, pad_edge=False)
         for heading in headings[1:]:
-            table.add_column(escape(heading), justify="right")
+            table.add_column(heading, justify="right")
         for row in rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
         out.print(table)
-    out.print(f"\n{escape(report.paragraph(result))}")
+    out.print(f"\n{report.paragraph(result)}")

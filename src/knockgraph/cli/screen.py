@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json
+from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json, wrote
 from knockgraph.errors import KnockgraphError
 from knockgraph.words import counted
 
@@ -123,7 +123,7 @@ def screen_import(
         screen, found = import_screen(name.value, source, options)  # type: ignore[arg-type]
         report = found.as_dict()
         for line in found.lines():
-            out.print(escape(line))
+            out.print(line)
     else:
         screen = _import(name, from_, experiments, seed)
         if genes is not None:
@@ -133,7 +133,7 @@ def screen_import(
             screen, file = with_systematic_names(screen, genes, (unknown or Unknown.error).value, what)
             report = {"files": [file.as_dict()]}
             for line in file.lines():
-                out.print(escape(line))
+                out.print(line)
         elif unknown is not None:
             raise KnockgraphError("--unknown needs --genes: a cell graph, or a folder with SGD_features.tab")
     before = screen.duplicates()
@@ -142,7 +142,7 @@ def screen_import(
             _one_name_per_gene(screen, "merge by gene with --genes, a cell graph or a folder with SGD_features.tab")
         screen = screen.merge_duplicates(merge)  # type: ignore[arg-type]
     screen.save(output)
-    out.print(f"[green]wrote[/] {output}: {screen}")
+    wrote(output, f": {screen}")
     if before.genotypes:
         what = f"merged by {merge}" if merge != "no" else "kept; merge them with --merge mean"
         some = "1 genotype was" if before.genotypes == 1 else f"{before.genotypes:,} genotypes were"
@@ -167,7 +167,10 @@ def screen_info(
     summary["names"] = len(screen.genotypes.names)
     genes = f"{summary['names']:,} gene names" if cell is None else f"{summary['genes']:,} genes"
     deletions = ", ".join(f"{count:,} with {size}" for size, count in summary["deletions"].items())
-    out.print(f"[bold]{file}[/]: {counted(summary['experiments'], 'experiment')} on {genes}; deletions: {deletions}")
+    out.print(
+        Text(f"{file}:", "bold"),
+        f"{counted(summary['experiments'], 'experiment')} on {genes}; deletions: {deletions}",
+    )
     table = Table("phenotype", box=None, pad_edge=False)
     for heading in ("measured", "missing", "mean", "std", "min", "max"):
         table.add_column(heading, justify="right")
@@ -228,7 +231,7 @@ def screen_split(
     split.save(output)
     sizes = {part: len(rows) for part, rows in split.parts.items()}
     left = f", {split.about['left_out']:,} left out" if split.about["left_out"] else ""
-    out.print(f"[green]wrote[/] {output}: " + ", ".join(f"{part} {n:,}" for part, n in sizes.items()) + left)
+    wrote(output, ": " + ", ".join(f"{part} {n:,}" for part, n in sizes.items()) + left)
     write_json(json_, {"file": str(output), "sizes": sizes, **split.about})
 
 

@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 HELP: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Terminal(Console):
+    """Text as it is, without markup: names of genes, files and packages may hold square brackets, which markup would
+    swallow. What has a colour is a ``rich.text.Text``.
+    """
+
+    def __init__(self, stderr: bool) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def on_broken_pipe(self) -> None:
+        """Nobody listens any more (``| head -1``): go on in silence, since there may be files to write."""
+        self.quiet = True
+        with contextlib.suppress(OSError, ValueError):  # or the interpreter would complain at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+    def verbatim(self, text: str) -> None:
+        """A line byte for byte, with its tabs."""
+        if self.quiet:
+            return
+        try:
+            self.file.write(f"{text}\n")
+            self.file.flush()
+        except BrokenPipeError:
+            self.on_broken_pipe()
+
+
+out = Terminal(stderr=False)
+err = Terminal(stderr=True)
 if not out.is_terminal:
     out.width = 160  # a pipe or a file has no width; rich would cut tables at 80 columns
 
@@ -29,10 +60,42 @@ class Scale(StrEnum):
     yeast = "yeast"
 
 
-Json = Annotated[Path | None, typer.Option("--json", help="Also write the result to this file as JSON.")]
-Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write.")]
+def writable(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Of an option that names a file to write: it is refused before the work, not after it."""
+    if path is not None and not ctx.resilient_parsing:
+        from knockgraph.container import check_writable
+
+        check_writable(path)
+    return path
+
+
+def writable_folder(ctx: typer.Context, path: Path | None) -> Path | None:
+    """The same of a folder, which may still have to be made."""
+    if path is not None and not ctx.resilient_parsing:
+        from knockgraph.container import check_folder
+
+        check_folder(path)
+    return path
+
+
+Json = Annotated[
+    Path | None, typer.Option("--json", callback=writable, help="Also write the result to this file as JSON.")
+]
+Html = Annotated[Path | None, typer.Option(callback=writable, help="Also write a self-contained page.")]
+Markdown = Annotated[Path | None, typer.Option(callback=writable, help="Also write the tables as Markdown.")]
+Output = Annotated[Path, typer.Option("-o", "--output", callback=writable, help="The file to write.")]
 From = Annotated[Path | None, typer.Option("--from", help="File or folder to read.")]
 Seed = Annotated[int, typer.Option(help="Same seed, same result.")]
+
+
+def ready_streams() -> None:
+    """Standard streams that take any text: closed ones are replaced, and no character is too much for an encoding."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the end)
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def required(path: Path | None, what: str, which: str) -> Path:
@@ -58,6 +121,13 @@ def check_device(device: str) -> None:
         raise KnockgraphError("--device cuda: torch sees no GPU here; use --device cpu or run 'knockgraph doctor'")
 
 
+@contextlib.contextmanager
+def busy(text: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done on a terminal; yields a function that changes the text."""
+    with err.status(Text(text)) as status:  # a string would be taken for markup
+        yield lambda now: status.update(Text(now))
+
+
 def write_text(path: Path | None, make: Callable[[dict[str, Any]], str], report: dict[str, Any]) -> None:
     """Write ``make(report)``, whole or not at all; nothing if no path was given."""
     if path is None:
@@ -66,7 +136,12 @@ def write_text(path: Path | None, make: Callable[[dict[str, Any]], str], report:
 
     with atomic_write(path) as part:
         part.write_text(make(report), encoding="utf-8")
-    out.print(f"[green]wrote[/] {path}")
+    wrote(path)
+
+
+def wrote(path: Path | str, more: str = "") -> None:
+    """Say that a file was written."""
+    out.print(Text("wrote", "green"), f"{path}{more}")
 
 
 def write_json(path: Path | None, result: dict[str, Any]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from knockgraph.cli.terminal import Json, err, out, write_json, write_text
+from knockgraph.cli.terminal import Html, Json, Markdown, busy, out, write_json, write_text
 
 if TYPE_CHECKING:
     from knockgraph.report.trace import Section
@@ -22,8 +22,8 @@ def trace(
         Path | None, typer.Option(help="Rules of your own (TOML) for what an event counts to.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many operators are listed.")] = 20,
-    markdown: Annotated[Path | None, typer.Option(help="Also write the tables as Markdown.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page with timelines.")] = None,
+    markdown: Markdown = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Self time per category, operator, thread and stream; GPU busy share, syncs, copies and memory.
@@ -40,11 +40,11 @@ def trace(
 
     rules = Categories(categories)
     traces = []
-    with err.status("reading") as status:
+    with busy("reading") as say:
         for file in files:
 
             def tell(events: int, characters: int, file: Path = file) -> None:
-                status.update(f"reading {escape(file.name)}: {events:,} events, {characters / 1e6:,.0f} MB")
+                say(f"reading {file.name}: {events:,} events, {characters / 1e6:,.0f} MB")
 
             traces.append(summarize_file(file, rules, tell))
     of_one_run = are_ranks(traces)
@@ -63,15 +63,15 @@ def trace(
 
 
 def _show(section: Section) -> None:
-    out.print(f"\n[bold]{escape(section.title)}[/]")
+    out.print(Text(f"\n{section.title}", "bold"))
     for sentence in section.sentences:
-        out.print(escape(sentence))
+        out.print(sentence)
     if section.headings:
-        table = Table(escape(section.headings[0]), box=None, pad_edge=False)
+        table = Table(section.headings[0], box=None, pad_edge=False)
         for heading in section.headings[1:]:
-            table.add_column(escape(heading), justify="right")
+            table.add_column(heading, justify="right")
         for row in section.rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
         out.print(table)
     for sentence in section.below:
-        out.print(escape(sentence))
+        out.print(sentence)

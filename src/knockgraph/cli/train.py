@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from knockgraph.cli.terminal import Json, check_device, err, out, write_json, write_text
+from knockgraph.cli.terminal import Html, Json, check_device, err, out, writable, write_json, write_text
 
 
 def train(
@@ -35,7 +34,7 @@ def train(
     show = "--cfg" in words
     config = compose([word for word in words if word != "--cfg"])
     if show:
-        out.print(dump(config), markup=False)
+        out.print(dump(config))
         return
     from knockgraph.train.interrupt import InterruptedRun
     from knockgraph.train.run import train as run
@@ -43,10 +42,10 @@ def train(
 
     try:
         given = any(word.startswith("trainer.max_epochs=") for word in words)
-        directory = run(config, lambda text: out.print(escape(text)), config.trainer.max_epochs if given else None)
+        directory = run(config, out.print, config.trainer.max_epochs if given else None)
     except InterruptedRun as stopped:
         todo = f"continue with: knockgraph train run_dir={stopped.directory} resume=true"
-        err.print(escape(f"interrupted; {todo if stopped.resumable else 'there is no checkpoint yet, start anew'}"))
+        err.print(f"interrupted; {todo if stopped.resumable else 'there is no checkpoint yet, start anew'}")
         raise typer.Exit(130) from None
     if is_main_process():
         write_json(json_, {"run_dir": str(directory), **json.loads((directory / "result.json").read_text())})
@@ -61,7 +60,7 @@ def evaluate(
     part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     checkpoint: Which = "best-mse",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    html: Annotated[Path | None, typer.Option(help="Also write a self-contained page.")] = None,
+    html: Html = None,
     json_: Json = None,
 ) -> None:
     """Metrics of a run on one part of its split, against the baselines."""
@@ -73,7 +72,7 @@ def evaluate(
 
     check_device(device)
     quiet()
-    found = measure(run, part, checkpoint, lambda text: out.print(escape(text)), device)
+    found = measure(run, part, checkpoint, out.print, device)
     write_text(html, lambda result: evaluation_html(run.resolve().name, load(run / "config.yaml"), result), found)
     write_json(json_, finite(found))
 
@@ -98,14 +97,15 @@ def baselines(
 
     quiet()
     config = compose(list(overrides or []))
-    found = compare_baselines(config, only or available(), part, lambda text: out.print(escape(text)))
+    found = compare_baselines(config, only or available(), part, out.print)
     write_json(json_, finite(found))
 
 
 def predict(
     run: Run,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .parquet, .csv or .tsv file to write.")
+        Path | None,
+        typer.Option("-o", "--output", callback=writable, help="A .parquet, .csv or .tsv file to write."),
     ] = None,
     genes: Annotated[
         list[str] | None, typer.Option(help="One genotype: gene names joined by + or commas; repeatable.")
@@ -141,6 +141,6 @@ def predict(
         strategy=strategy or None,
         which=checkpoint,
         device=device,
-        say=typer.echo,  # rich would turn the tabs into blanks
+        say=out.verbatim,  # rich would turn the tabs into blanks
     )
     write_json(json_, summary)

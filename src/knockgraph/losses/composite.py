@@ -79,6 +79,7 @@ class CompositeLoss(Loss):
             raise LossError(f"gather_interval is {gather_interval}, but it must be at least 1")
         if temperature_schedule != "constant" and final_temperature is None:
             raise LossError(f"a {temperature_schedule} temperature schedule needs a final_temperature")
+        self.needs = ("embedding",) if contrastive_weight else ()
         self.adaptive = buffer_weight == "fill"
         self.gather = gather
         self.gather_interval = gather_interval

@@ -1,7 +1,10 @@
-"""DANGO's loss: reconstruction of the networks and log-cosh of the interaction scores."""
+"""DANGO's loss: reconstruction of the networks, and log-cosh (or cross-entropy) of the interactions."""
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch.nn.functional as F
 from torch import Tensor
 
 from knockgraph.losses.loss import Loss, LossError, LossParts, Share, full_precision
@@ -13,6 +16,8 @@ from knockgraph.models.model import Prediction
 class DangoLoss(Loss):
     r""":math:`L = \alpha(e)\, L_{\text{reconstruction}} + \beta(e)\, \overline{\log \cosh(\hat y - y)}`.
 
+    For classes the second term is the binary cross-entropy of the logits :math:`\hat y`.
+
     The reconstruction is the model's own (``prediction.auxiliary["reconstruction"]``): it concerns the wild-type graph
     and not the samples, so every rank has the whole of it and none rescales it. A weight of 0 multiplies, it does not
     skip: every parameter has a gradient in every epoch, as DDP needs it.
@@ -21,10 +26,21 @@ class DangoLoss(Loss):
         schedule: :math:`(\alpha, \beta)` over the epochs: ``PreThenPost``, ``LinearUntilUniform`` or
             ``LinearUntilFlipped``, see :mod:`knockgraph.losses.schedules`.
         transition_epoch: The first epoch of the final weights.
+        interaction: ``log-cosh``, or ``bce`` for classes, which ``task=classification`` chooses by itself.
     """
 
-    def __init__(self, schedule: str = "LinearUntilUniform", transition_epoch: int = 10) -> None:
+    needs = ("reconstruction",)
+
+    def __init__(
+        self,
+        schedule: str = "LinearUntilUniform",
+        transition_epoch: int = 10,
+        interaction: Literal["log-cosh", "bce"] = "log-cosh",
+    ) -> None:
         super().__init__()
+        if interaction not in ("log-cosh", "bce"):
+            raise LossError(f"interaction is {interaction!r}, but it must be 'log-cosh' or 'bce'")
+        self.classes = interaction == "bce"
         self.schedule = weight_schedule(schedule, transition_epoch)
 
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
@@ -35,11 +51,15 @@ class DangoLoss(Loss):
                 "use the dango model, or another loss such as log-cosh"
             )
         reconstruction = full_precision(prediction.auxiliary["reconstruction"])
-        interaction = share.mean(log_cosh(values - target))
+        interaction = share.mean(
+            F.binary_cross_entropy_with_logits(values, target, reduction="none")
+            if self.classes
+            else log_cosh(values - target)
+        )
         alpha, beta = self.schedule.weights(epoch)
         parts = {"reconstruction": reconstruction.detach(), "interaction": interaction.detach()}
         return LossParts(alpha * reconstruction + beta * interaction, parts)
 
     def extra_repr(self) -> str:
         """The options."""
-        return repr(self.schedule)
+        return f"{self.schedule!r}, interaction={'bce' if self.classes else 'log-cosh'}"

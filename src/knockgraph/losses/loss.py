@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,15 @@ class Loss(nn.Module, ABC):
     A rank without samples contributes 0 and a zero gradient to every parameter that the prediction depends on.
     Everything is computed in float32 (float64 for float64 predictions), also under autocast, and without host
     synchronisation.
+
+    Auxiliary terms of the model that a loss does not use count 0 times: every parameter has a gradient, as DDP
+    requires.
+
+    Attributes:
+        needs: What a prediction must have beside its values: ``embedding``, or names of auxiliary terms.
     """
+
+    needs: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()  # a signature of its own: the options of a loss are those of its constructor
@@ -106,7 +114,11 @@ class Loss(nn.Module, ABC):
                 "give the number of samples of all ranks together"
             )
         with torch.autocast(values.device.type, enabled=False):  # half precision has no room for sums of squares
-            return self.compute(prediction, values, target.to(values.dtype), share, epoch)
+            found = self.compute(prediction, values, target.to(values.dtype), share, epoch)
+            unused = [term for name, term in prediction.auxiliary.items() if name not in self.needs]
+            if not unused:
+                return found
+            return replace(found, total=found.total + 0 * full_precision(torch.stack(unused)).sum())
 
     @abstractmethod
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:

@@ -49,6 +49,8 @@ class Dango(CellModel):
     """
 
     perturbs = False
+    hops = 0
+    gives = ("reconstruction",)
 
     def __init__(
         self,

@@ -105,6 +105,7 @@ class HeteroCellModel(CellModel):
         exact: False with ``wild_type="cached-epoch"``.
     """
 
+    gives = ("embedding",)
     z_wild_type: Tensor
     x_wild_type: Tensor
 
@@ -164,10 +165,11 @@ class HeteroCellModel(CellModel):
             raise ModelError("merge='typed' does not go with conv='gatv2'; use gin, sage or gcn, or merge='none'")
         if metabolism and graph.metabolism is None:
             raise ModelError("metabolism=True, but this cell graph has no metabolism; build one into the graph")
-        names = relation_choice(graph, relations)
+        self.relations = names = relation_choice(graph, relations)
         if merge == "typed":
             aggregation = "sum"  # of one
         self.exact = wild_type == "column"
+        self.hops = layers + (conv == "gcn")
         self.input = GeneInput(graph, channels, embedding, features, embedding_dropout, similar)
         self.layers = nn.ModuleList(
             HeteroLayer(

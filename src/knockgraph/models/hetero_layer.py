@@ -60,7 +60,7 @@ class HeteroLayer(nn.Module):
         rows = self._rows(view, x)
         h = self.conv.activated(view, x, rows, self.norm, self.activation)
         y: Tensor = self.aggregation(self.dropout(h), rows)
-        y = y.view(*view.keep.shape, -1)
+        y = y.view(*view.keep.shape, y.shape[-1])
         if not self.residual:
             return y
         return y + (x.unsqueeze(1) if x.dim() == 2 else x)

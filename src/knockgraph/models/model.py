@@ -34,11 +34,17 @@ class CellModel(nn.Module, ABC):
     Attributes:
         perturbs: Whether it looks at the perturbed graphs. If so, the view's last column is the wild type
             (``batch.with_wild_type()``); if not, the view is of the wild type alone (``batch.only_wild_type()``).
+        hops: How far from a deletion a gene's state can differ from the wild type's: one hop per layer of message
+            passing, one more where degrees count (GCN); ``None``: not stated. Strategies that leave distant genes out
+            are asked whether that is far enough (:meth:`Strategy.exact_for`).
+        gives: What its predictions have beside values: ``embedding``, names of auxiliary terms; ``None``: not stated.
         exact: False if it can be trained with a wild type that is kept from :meth:`refresh_wild_type`, an
             approximation. The views that it is trained with then need no column for it.
     """
 
     perturbs: ClassVar[bool] = True
+    hops: int | None = None
+    gives: tuple[str, ...] | None = None
     exact: bool = True
 
     def refresh_wild_type(self, view: PerturbedGraphs) -> None:
@@ -71,6 +77,7 @@ class CellModel(nn.Module, ABC):
             view: The perturbed graphs, see :attr:`perturbs`.
             batch: The samples, without the wild-type column.
         """
+        view.check_model(self.hops)
         return self.decode(self.encode(view), batch)
 
     def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:

@@ -21,6 +21,8 @@ class ConstantModel(CellModel):
     """
 
     perturbs = False
+    hops = 0
+    gives = ()
 
     def __init__(self, graph: CellGraph, outputs: int = 1) -> None:
         super().__init__()
@@ -42,6 +44,8 @@ class AdditiveModel(CellModel):
     """
 
     perturbs = False
+    hops = 0
+    gives = ()
 
     def __init__(self, graph: CellGraph, outputs: int = 1) -> None:
         super().__init__()

@@ -140,7 +140,7 @@ def describe(bench: Workbench) -> dict[str, Any]:
         "genes": graph.num_genes,
         "relations": relations,
         "edges": sum(graph.relations[r].num_edges for r in relations if r in graph.relations),
-        "metabolism": graph.metabolism is not None,
+        "metabolism": getattr(task.model, "metabolic", None) is not None,
         "training samples": bench.samples,
         "workers": c.loader.num_workers,
         "pinned memory": c.loader.pin_memory,

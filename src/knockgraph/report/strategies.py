@@ -77,7 +77,8 @@ def disk(report: dict[str, Any]) -> list[str]:
 def errors(report: dict[str, Any]) -> list[str]:
     """How far the approximate strategies are from the exact result."""
     return [
-        f"{r['name']} is approximate: error relative to the effect of the deletions "
+        f"{r['name']} is exact only for models that reach no further than its hops: "
+        "error relative to the effect of the deletions "
         + ", ".join(f"{error:.1%} after {layers}" for layers, error in r["relative_error"].items())
         for r in report["results"]
         if "relative_error" in r

@@ -100,6 +100,8 @@ def _result(config: Config, result: dict[str, Any]) -> list[tuple[str, str]]:
     compared = table(["model", *keys], [[n, *(_cell(m[k]) for k in keys)] for n, m in metrics.items()])
     if result["ceiling"] is not None:
         compared += f"<p>Replicates and stated errors allow a Pearson of at most about {result['ceiling']:.3f}.</p>"
+    if result.get("approximation"):
+        compared += f"<p>{escape(result['approximation'].capitalize())}.</p>"
     sections = [("Against baselines", compared)]
     if config.task != "classification":
         picture = scatter(result["measured"], result["predicted"], "measured", "predicted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import lzma
 import os
 import tempfile
@@ -19,6 +20,7 @@ from knockgraph.graph import Reaction
 
 FORMAT = "knockgraph.reactions"
 VERSION = 1
+_MOST_BYTES = 1 << 29  # of a model without its compression; yeast-GEM has some ten million
 
 
 def cache_folder() -> Path:
@@ -67,13 +69,19 @@ def _bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
         if data.startswith(b"\x1f\x8b"):
-            return gzip.decompress(data)
-        if data.startswith(b"\xfd7zXZ\x00"):
-            return lzma.decompress(data)
+            with gzip.open(path) as unpacked:
+                data = unpacked.read(_MOST_BYTES + 1)
+        elif data.startswith(b"\xfd7zXZ\x00"):
+            with lzma.open(path) as unpacked:
+                data = unpacked.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise FileFormatError(f"cannot read {path}: there is no such file") from error
     except (OSError, EOFError, lzma.LZMAError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
         raise FileFormatError(f"{path} is damaged or incomplete ({error}); get the file again") from error
+    if len(data) > _MOST_BYTES:
+        raise FileFormatError(
+            f"{path} has more than {_MOST_BYTES >> 20:,} MB, far more than a metabolic model; get the file again"
+        )
     return data
 
 
@@ -91,10 +99,13 @@ def _cobra_model(path: Path, data: bytes) -> Any:
 
         logging.getLogger("cobra").setLevel(logging.CRITICAL)  # what matters is raised
         sbml = data.lstrip()[:5].startswith(b"<")
+        if sbml and b"<!ENTITY" in data.replace(b"\0", b""):  # in UTF-16, too
+            raise FileFormatError(
+                f"{path} defines XML entities, which can stand for other files or for gigabytes and which SBML does "
+                "not need; get the file again from its owner"
+            )
         try:
             if not sbml:
-                import io
-
                 return cobra.io.load_yaml_model(io.StringIO(data.decode("utf-8")))
             with tempfile.TemporaryDirectory() as folder:  # libsbml wants a file of its own
                 plain = Path(folder) / "model.xml"

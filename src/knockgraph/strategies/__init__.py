@@ -12,7 +12,7 @@ name                  placement  what it does
 ``device-inplace``    device     one persistent mask buffer, flipped and restored
 ``device-cached``     device     bit-packed masks of all single deletions, AND-ed
 ``device-filter``     device     ``edge_index`` filtered with ``isin``
-``neighborhood``      device     only genes within k hops recomputed; exact if k ≥ layers
+``neighborhood``      device     only genes within k hops recomputed; exact if k ≥ ``model.hops``
 ``node-mask``         device     no edge masks: one shared sparse product (the default)
 ====================  =========  =========================================================================
 """

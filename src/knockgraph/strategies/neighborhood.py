@@ -19,16 +19,22 @@ class Neighborhood(EdgeStrategy):
     """Genes within ``hops`` of a sample's deletions are recomputed; the rest take the wild-type column's values.
 
     After :math:`l` layers only genes within :math:`l` hops of a deletion can differ from the wild type, so the result
-    is exact for ``hops ≥ layers`` and an approximation below (``exact`` says which, once ``layers`` is given). The wild
-    type must be a column of the batch (``batch.with_wild_type()``); without it there is nothing to borrow from and
-    every gene is recomputed.
+    is exact for ``hops ≥ layers`` and an approximation below. A GCN divides by the degrees of its neighbours, which a
+    deletion changes too, so it reaches one hop further. How far a model reaches is known to the model:
+    ``strategy.exact_for(model.hops)``; training, evaluation and prediction ask that. The wild type must be a column of
+    the batch (``batch.with_wild_type()``); without it there is nothing to borrow from and every gene is recomputed. So
+    it is for samples whose features differ from the wild type's for another reason than their deletions: per-sample
+    input, or dropout.
 
     Args:
         graph: The cell graph.
         direction: See :class:`Strategy`.
         hops: Radius of what is recomputed, over all relations.
-        layers: Message-passing layers of the model, to tell whether ``hops`` is enough. A GCN divides by the degrees of
-            its neighbours, which a deletion changes too, so it reaches one hop further: count one layer more.
+        layers: How many hops the model reaches, for code that asks ``strategy.exact`` and has no model. A model of
+            knockgraph that reaches further refuses the strategy.
+
+    Attributes:
+        exact: Whether ``hops ≥ layers``; False if ``layers`` is not given, since it depends on the model.
     """
 
     name = "neighborhood"
@@ -55,17 +61,21 @@ class Neighborhood(EdgeStrategy):
 
     @property
     def exact(self) -> bool:
-        """Whether ``hops`` covers the model's layers; unknown counts as no."""
-        return self.layers is not None and self.hops >= self.layers
+        """See above."""
+        return self.exact_for(self.layers)
+
+    def exact_for(self, hops: int | None) -> bool:
+        """Whether ``hops`` of a model are covered; unknown counts as no."""
+        return hops is not None and self.hops >= hops
 
     def incoming(self, r: int) -> tuple[Tensor, Tensor]:
         """``ptr [num_genes + 1]`` and positions of incoming edges of relation ``r``, int32."""
         return getattr(self, f"incoming_ptr_{r}"), getattr(self, f"incoming_edge_{r}")
 
-    def near(self, keep: Tensor) -> Tensor:
+    def near(self, keep: Tensor, hops: int) -> Tensor:
         """bool ``[num_genes, batch]``: genes within ``hops`` of a deletion, the deleted genes included."""
         reached = ~keep
-        for _ in range(self.hops):
+        for _ in range(hops):
             reached = reached | (spmm(self.step, reached.float().unsqueeze(-1)).squeeze(-1) > 0)
         return reached
 
@@ -74,15 +84,21 @@ class Neighborhood(EdgeStrategy):
 
 
 class NeighborhoodGraphs(PerturbedGraphs):
-    """Explicit edges into the recomputed genes only."""
+    """Explicit edges into the recomputed genes only.
+
+    Attributes:
+        recomputed: bool ``[num_genes, batch]``: genes near a deletion, and all genes of samples with features of their
+            own.
+    """
 
     strategy: Neighborhood
 
     def __init__(self, strategy: Neighborhood, batch: PerturbationBatch) -> None:
         super().__init__(strategy, batch)
-        self.recomputed = strategy.near(self.keep) if batch.wild_type else torch.ones_like(self.keep)
+        self.recomputed = strategy.near(self.keep, strategy.hops) if batch.wild_type else torch.ones_like(self.keep)
         if batch.wild_type:
             self.recomputed[:, -1] = True
+        self._differed = torch.zeros_like(self.keep[0])
         self._edges: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
 
     @property
@@ -113,6 +129,40 @@ class NeighborhoodGraphs(PerturbedGraphs):
             self._edges[r] = (source * b + sample, target, source, position)
         return self._edges[r]
 
+    def check_model(self, hops: int | None) -> None:
+        """Refuse a model that reaches further than ``layers`` says."""
+        strategy = self.strategy
+        if hops is None or not strategy.exact or strategy.exact_for(hops):
+            return
+        if bool((self.recomputed | ~strategy.near(self.keep, hops)).all()):
+            return  # no gene of these samples lies between the two radii
+        raise StrategyError(
+            f"the strategy neighborhood was told layers={strategy.layers}, but this model reaches {hops} hops, "
+            f"for which hops={strategy.hops} is approximate; set hops={hops}, or leave layers out to accept that"
+        )
+
+    @torch.no_grad()
+    def _look_at(self, x: Tensor) -> None:
+        """Recompute all genes of samples whose features differ from the wild type's not only because of deletions.
+
+        When the features of a sample differ for the first time, it is by one layer (or a GCN's degrees): within one hop
+        of a deletion. Elsewhere they are the sample's own, and what its neighbours receive cannot be borrowed.
+
+        Args:
+            x: ``[num_genes, batch, …]``.
+        """
+        if not self.batch.wild_type or x.stride(1) == 0:
+            return
+        wild_type = x[:, -1:]
+        rounding = min(128 * torch.finfo(x.dtype).eps, 0.03) * wild_type.abs().amax()
+        differs = ((x - wild_type).abs() > rounding).flatten(2).any(2)
+        first = differs.any(0) & ~self._differed
+        self._differed |= first
+        own = first & (differs & ~self.strategy.near(self.keep, 1)).any(0)
+        if bool(own.any()):
+            self.recomputed[:, own] = True
+            self._edges.clear()
+
     def _borrow(self, y: Tensor) -> Tensor:
         """Rows ``[num_genes · batch, …]`` with the wild-type column's value wherever nothing was recomputed."""
         n, b = self.keep.shape
@@ -123,11 +173,14 @@ class NeighborhoodGraphs(PerturbedGraphs):
         return torch.where(chosen, y, y[:, -1:])
 
     def _aggregate(self, r: int, x: Tensor, reduce: Reduce) -> Tensor:
+        self._look_at(x)
         source, target, gene, edge = self._list(r)
         messages = self.strategy.weighted(r, x.flatten(0, 1)[source], edge)
         return self._borrow(reduce_edges(messages, target, self.keep.numel(), reduce, None, gene))
 
     def _attend(self, r: int, source: Tensor, target: Tensor, attention: Tensor, slope: float) -> Tensor:
+        self._look_at(source)
+        self._look_at(target)
         start, end, _, _ = self._list(r)
         s, t = source.flatten(0, 1)[start], target.flatten(0, 1)[end]
         return self._borrow(attend_edges(s, t, end, self.keep.numel(), attention, slope, None))

@@ -65,8 +65,20 @@ class Strategy(nn.Module, ABC):
 
     @property
     def exact(self) -> bool:
-        """Whether the result equals message passing on really filtered edges."""
+        """Whether every model gets what message passing on graphs with the edges actually removed gives.
+
+        Where that depends on the model, this is False, and :meth:`exact_for` answers.
+        """
         return True
+
+    def exact_for(self, hops: int | None) -> bool:
+        """Whether a certain model gets exact results.
+
+        Args:
+            hops: How far from a deletion the model's gene states can differ from the wild type's
+                (:attr:`CellModel.hops <knockgraph.models.CellModel.hops>`), or ``None`` if that is not known.
+        """
+        return self.exact
 
     def prepare(self, genotypes: GenotypesLike, directory: str | os.PathLike[str]) -> None:
         """Stored strategies write what they need for ``genotypes`` to ``directory``; the others have nothing to do."""

@@ -84,6 +84,12 @@ class PerturbedGraphs(ABC):
         """Where all samples share their features: the rows whose aggregation differs; None where that is not known."""
         return None
 
+    def check_model(self, hops: int | None) -> None:
+        """Refuse a model for which the strategy promises more than it keeps; ``hops`` as in
+        :meth:`Strategy.exact_for`. Models call it before they look at the graphs.
+        """
+        del hops
+
     def edge_mask(self, relation: str) -> Tensor:
         """Which edges remain, bool ``[num_edges, batch]`` in the order of ``edge_index``; for checks, not training."""
         return self._edge_mask(self.strategy.relation_number(relation))

@@ -47,10 +47,17 @@ class DataConfig:
     unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
     missing: str = "error"  # experiments without a label: error | drop
     transform: str = "standard"  # none | standard | min-max | robust
+    # Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes. By default 1,
+    # the wild type, for phenotypes with 'interaction' in their name, else 0: none.
+    zero_below: int | None = None
     # Classification: an interaction is positive if its value is below the threshold and its p-value below max_p_value.
     threshold: float | None = None
     max_p_value: float | None = None
     split: SplitConfig = field(default_factory=SplitConfig)
+
+    def zero_by_definition(self) -> int:
+        """Genotypes with fewer deleted genes than this have the phenotype 0, see ``zero_below``."""
+        return int("interaction" in self.phenotype.lower()) if self.zero_below is None else self.zero_below
 
 
 @dataclass
@@ -171,6 +178,7 @@ _POSITIVE = (
     "trainer.checkpoint_every_n_steps",
 )
 _NOT_NEGATIVE = (
+    "data.zero_below",
     "loader.num_workers",
     "optimizer.weight_decay",
     "scheduler.warmup_steps",
@@ -280,9 +288,12 @@ def load(path: Path) -> Config:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    from knockgraph.train.plain_config import check_yaml
+
     if not path.is_file():
         raise ConfigError(f"there is no config at {path}; is {path.parent} a run directory?")
     try:
+        check_yaml(path)
         found = OmegaConf.load(path)
         if not OmegaConf.is_dict(found) or not found:
             raise ConfigError(f"{path} cannot be read: it holds no keys; copy it again from its origin")
@@ -345,16 +356,26 @@ def checked_values(config: Config) -> Config:
         if not _at(config, path) > 0:
             raise ConfigError(f"config key {path!r}: {_at(config, path)} must be greater than 0")
     for path in _NOT_NEGATIVE:
-        if not _at(config, path) >= 0:
+        if not (_at(config, path) or 0) >= 0:
             raise ConfigError(f"config key {path!r}: {_at(config, path)} must not be negative")
     _check_trainer(config.trainer)
     if len(config.optimizer.betas) != 2:
         raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")
-    empty = config.task.startswith("empty")  # computes no loss
-    if not empty and (config.task == "classification") != (config.loss.name == "bce"):
-        fitting = "loss=bce" if config.task == "classification" else "another loss than bce, or task=classification"
-        raise ConfigError(f"config key 'loss': task={config.task} needs {fitting}")
+    _check_loss(config)
     return config
+
+
+def _check_loss(config: Config) -> None:
+    """Classes need a loss of logits, and no other task has them."""
+    loss, classes = config.loss, config.task == "classification"
+    if classes and loss.name == "dango":
+        loss.options.setdefault("interaction", "bce")
+    logits = loss.name == "bce" or (loss.name == "dango" and loss.options.get("interaction") == "bce")
+    if not config.task.startswith("empty") and classes != logits:  # an empty task computes no loss
+        fitting = "loss=bce (or loss=dango with model=dango)" if classes else "another loss than bce"
+        raise ConfigError(
+            f"config key 'loss': task={config.task} needs {fitting}{'' if classes else ', or task=classification'}"
+        )
 
 
 def _check_trainer(trainer: TrainerConfig) -> None:

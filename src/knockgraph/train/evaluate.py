@@ -72,6 +72,8 @@ def evaluate_part(
     """Predict one part and compare with what was measured and with every baseline."""
     if part not in data.rows:
         raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
+    if directory is None and task.approximation is not None:  # training has said so
+        say(f"note: {task.approximation}")
     prediction = predict_rows(task, data, part)
     rows = data.rows[part]
     target = data.targets(part)
@@ -80,9 +82,8 @@ def evaluate_part(
     for name, found in baseline_metrics(data, config.trainer.baselines, part, say).items():
         table[name if name not in table else f"{name} (baseline)"] = found  # 'additive' is a model, too
     ceiling = None if task.classes else baselines.reproducibility_ceiling(data.bound)
-    measured, predicted = data.bound.values[rows], task.transform.invert(prediction.double())
-    if task.classes:
-        predicted = prediction.double().sigmoid()
+    ptr = torch.as_tensor(data.bound.host_ptr)
+    measured, predicted = data.bound.values[rows], task.told(prediction, (ptr[1:] - ptr[:-1])[rows])
     if directory is not None:
         _write_predictions(directory / "predictions.parquet", data, rows, measured, predicted)
     _print(table, task.classes, ceiling, part, say)
@@ -91,6 +92,7 @@ def evaluate_part(
         "experiments": len(rows),
         "metrics": table,
         "ceiling": ceiling,
+        "approximation": task.approximation,
         "measured": measured[:, 0].tolist()[:5000],
         "predicted": predicted[:, 0].tolist()[:5000],
     }

@@ -20,6 +20,8 @@ from knockgraph.options import did_you_mean
 from knockgraph.train.config import Config, ConfigError, checked_values, of_that_time, with_options_spelled_out
 
 Tree = dict[str, Any]
+MOST_BYTES = 1 << 18
+"""Of a config that is read."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -66,6 +68,7 @@ def load_plain(path: Path) -> Config:
     if not path.is_file():
         raise ConfigError(f"there is no config at {path}; is {path.parent} a run directory?")
     try:
+        check_yaml(path)
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
@@ -75,6 +78,25 @@ def load_plain(path: Path) -> Config:
         return of_that_time(from_tree(tree))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def check_yaml(path: Path) -> None:
+    """Refuse a file of a size that no config has, and aliases: a few of them stand for millions of values.
+
+    Raises:
+        yaml.YAMLError: It is not YAML.
+    """
+    import yaml
+
+    size = path.stat().st_size
+    if size > MOST_BYTES:
+        raise ConfigError(f"{path} cannot be read: it has {size:,} bytes, and a config has a few thousand")
+    for token in yaml.scan(path.read_text(encoding="utf-8")):
+        if isinstance(token, yaml.AliasToken):
+            raise ConfigError(
+                f"{path} cannot be read: line {token.start_mark.line + 1} has the alias *{token.value}, and a resolved "
+                "config has none; write the value there"
+            )
 
 
 def from_tree(tree: Tree) -> Config:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from knockgraph import strategies
-from knockgraph.container import atomic_write
+from knockgraph.container import atomic_write, check_writable
 from knockgraph.errors import KnockgraphError, ScreenError
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
@@ -52,6 +52,8 @@ def predict(
         raise KnockgraphError("give exactly one of --genes, --screen, --all-pairs and --all-triples")
     if output is not None and output.suffix not in (".parquet", *_TEXT):
         raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
+    if output is not None:
+        check_writable(output)
     config, task = load_task(directory, which)
     if config.task in EMPTY:
         raise KnockgraphError(f"{directory} is a run of the empty task, which has no model; predict from another run")
@@ -61,8 +63,8 @@ def predict(
         meaning = {k: v for k, v in config.strategy.options.items() if k == "direction"}
         other = named("strategy", strategies.create, strategy, graph, **meaning)
         task.strategy = other.double() if config.trainer.precision == "64-true" else other
-    if not task.strategy.exact:
-        say(f"note: the strategy {task.strategy.name} is approximate with these options")
+    if task.approximation is not None:
+        say(f"note: {task.approximation}")
     task = task.to(device)
     genotypes, total = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if output is None and total > _MOST_SHOWN:
@@ -120,8 +122,8 @@ def _batches(
             lambda: memory.predict_peak(_step(task, num_genes), size, device=task.device),
         ):
             values = _forward(task, batch)[:, 0].double().cpu()
-        values = values.sigmoid() if task.classes else task.transform.invert(values.unsqueeze(1)).squeeze(1)
-        yield chunk, values.tolist()
+        deleted = torch.tensor([len(genes) for genes in chunk])
+        yield chunk, task.told(values.unsqueeze(1), deleted)[:, 0].tolist()
 
 
 def _genotypes(

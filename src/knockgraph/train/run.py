@@ -27,7 +27,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from knockgraph.container import atomic_write
+from knockgraph.container import atomic_write, check_folder
 from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import LabelTransform, PerturbationBatch
@@ -80,6 +80,8 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
         raise KnockgraphError(
             f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
         )
+    else:
+        check_folder(directory)
     quiet()
     data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
     task = make_task(config, data.graph, data.transform)
@@ -213,8 +215,10 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     say(f"{data.graph}")
     say(f"{counted(len(data.bound), 'experiment')} ({sizes}); phenotype {config.data.phenotype}, task {config.task}")
     say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
-    if not task.strategy.exact:
-        say(f"note: the strategy {config.strategy.name} is approximate with these options")
+    if task.approximation is not None:
+        say(f"note: {task.approximation}")
+    for term in task.unused_terms:
+        say(f"note: the loss {config.loss.name} leaves out the {term} term of {config.model.name}")
     if not task.model.exact:
         say(
             "note: the cached wild type is an approximation: training compares with the wild type of the start of the "

@@ -50,6 +50,7 @@ class Task(LightningModule):
         self.model = named("model", models.create, config.model.name, graph, **config.model.options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.loss = named("loss", losses.create, config.loss.name, **config.loss.options)
+        self._check_loss()
         if config.trainer.precision == "64-true":
             self.double()  # here, not by Lightning: it restores a checkpoint before it converts, in float32
         # The tables are the same everywhere by construction; DDP must not send them around.
@@ -63,6 +64,34 @@ class Task(LightningModule):
         if config.trainer.compile:
             self.model.compile(dynamic=False)
 
+    def _check_loss(self) -> None:
+        """Refuse a loss that needs what the model does not give, before anything is computed."""
+        gives = self.model.gives
+        missing = [name for name in self.loss.needs if gives is not None and name not in gives]
+        if missing and not self.config.task.startswith("empty"):
+            raise ConfigError(
+                f"config key 'loss': the loss {self.config.loss.name} needs the {missing[0]} of a model, which "
+                f"{self.config.model.name} does not give; choose another loss or model"
+            )
+
+    @property
+    def unused_terms(self) -> list[str]:
+        """Auxiliary terms that the model gives and the loss leaves out."""
+        return [name for name in self.model.gives or () if name not in ("embedding", *self.loss.needs)]
+
+    @property
+    def approximation(self) -> str | None:
+        """In one sentence, that the strategy is not exact for this model; ``None`` if it is."""
+        model = self.model
+        assert isinstance(model, CellModel)
+        if self.strategy.exact_for(model.hops):
+            return None
+        reach = "does not state how far it reaches" if model.hops is None else f"reaches {model.hops} hops"
+        return (
+            f"the strategy {self.strategy.name} is approximate with these options: the model "
+            f"{self.config.model.name} {reach} from a deletion, beyond what is recomputed"
+        )
+
     def forward(self, batch: PerturbationBatch) -> Prediction:
         """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
         with self.strategy(self._columns(batch)) as view:
@@ -73,6 +102,19 @@ class Task(LightningModule):
         model = self.model
         assert isinstance(model, CellModel)
         return model.columns(batch)
+
+    def told(self, prediction: Tensor, deleted: Tensor) -> Tensor:
+        """Predictions as they are told: in original units (classes: probabilities), 0 where that is the definition.
+
+        Args:
+            prediction: ``[samples, outputs]`` in label units, on the host.
+            deleted: ``[samples]``, the number of deleted genes of each.
+        """
+        if self.classes:
+            return prediction.double().sigmoid()
+        values = self.transform.invert(prediction.double())
+        values[deleted < self.config.data.zero_by_definition()] = 0.0
+        return values
 
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
