@@ -47,6 +47,10 @@ class ScreenLoader:
         persistent_workers: Keep the workers between epochs.
         prefetch_factor: Batches each worker prepares ahead.
         multiprocessing_context: ``fork`` or ``spawn``.
+
+    Attributes:
+        between_batches: Called when the next batch is asked for: what was done with the one before is complete then,
+            and :meth:`state_dict` is the position after it.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class ScreenLoader:
         self.order = EpochOrder(n, batch_size, seed, shuffle, drop_last, rank, world_size)
         self.collate = collate
         self.pin_memory = pin_memory
+        self.between_batches: Callable[[], None] | None = None
         self.epoch = 0
         self._position = 0  # experiments delivered in this epoch over all ranks
         self._resumed = False
@@ -154,6 +159,8 @@ class ScreenLoader:
         for batch in self._deliver(epoch, self._position):
             self._position = min(self._position + self.order.global_batch_size, self.order.num_experiments)
             yield batch
+            if self.between_batches is not None:
+                self.between_batches()
         self.epoch, self._position = epoch + 1, 0
 
     def _deliver(self, epoch: int, start: int) -> Iterator[PerturbationBatch]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from knockgraph.train import moments
+
 
 class InterruptedRun(KeyboardInterrupt):
     """A run that was ended by Ctrl-C.
@@ -41,7 +43,7 @@ class Interrupt(pl.Callback):
         asked: Whether Ctrl-C was pressed.
     """
 
-    def __init__(self, save: Callable[[pl.Trainer], None]) -> None:
+    def __init__(self, save: Callable[[pl.Trainer, str], None]) -> None:
         self.save = save
         self.asked = False
         self._step = 0
@@ -67,24 +69,28 @@ class Interrupt(pl.Callback):
         if self.asked:
             raise KeyboardInterrupt
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Between two steps, where there are several processes."""
-        self._step = trainer.global_step
+    def between_batches(self, trainer: pl.Trainer) -> None:
+        """Called by the loader. Gradients that are being accumulated are not part of a checkpoint."""
         if trainer.world_size > 1:
             self._obey()
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """After an optimizer step: gradients that are being accumulated are not part of a checkpoint."""
-        if self.asked and trainer.world_size == 1 and trainer.global_step != self._step:
-            self.save(trainer)
+        elif self.asked and trainer.global_step != self._step:
+            self.save(trainer, moments.STEP)
             self._obey()
+        self._step = trainer.global_step
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Between two epochs; the state is saved then in any case."""
+        self._step = trainer.global_step
+        self._obey()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """After the last step of an epoch."""
+        if self.asked and trainer.world_size == 1 and not trainer.sanity_checking:
+            self.save(trainer, moments.VALIDATION)
+        self._obey()
 
     def on_validation_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Between two batches."""
-        self._obey()
+        """Between two batches; the whole validation is made again."""
+        self.on_validation_start(trainer, pl_module)

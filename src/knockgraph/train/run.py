@@ -20,7 +20,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ import torch
 from knockgraph.container import atomic_write
 from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
 from knockgraph.graph import CellGraph
+from knockgraph.profile.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, memory, wandb_run
 from knockgraph.train.config import Config, ConfigError, dump, load
@@ -90,7 +91,11 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
         watch(config, trainer, len(data.rows["train"]), directory)
     if main:
         _write_directory(config, data, directory)
-        cut(directory / "metrics.csv", 0 if resume_from is None else int(checkpoints.load(resume_from)["global_step"]))
+        if resume_from is None:
+            cut(directory / "metrics.csv", 0)
+        else:
+            saved = checkpoints.load(resume_from)
+            cut(directory / "metrics.csv", checkpoints.rows_of(saved), int(saved["global_step"]))
         task.strategy.prepare(data.bound, directory / "store")
         _announce(config, data, task, directory, say)
     if main:
@@ -135,6 +140,13 @@ def _fit(
     saver = next(c for c in trainer.callbacks if isinstance(c, checkpoints.Checkpoints))  # type: ignore[attr-defined]
     interrupt = Interrupt(saver.save_last)
     trainer.callbacks.append(interrupt)  # type: ignore[attr-defined]
+
+    def between_batches() -> None:
+        with phase(LOGGING, "Checkpoints"):
+            saver.between_batches(trainer)
+            interrupt.between_batches(trainer)
+
+    data.between_batches = between_batches
     memory_of = memory.explained(config.loader.batch_size, config.strategy.name, trainer.strategy.root_device)
     try:
         with interrupt.listening(), memory_of:
@@ -197,7 +209,8 @@ def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Ta
 def _write_directory(config: Config, data: TrainingData, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / "config.yaml") as part:
-        part.write_text(dump(config), encoding="utf-8")
+        # What the run is, not how it was started or continued.
+        part.write_text(dump(replace(config, resume=False, requeue=False)), encoding="utf-8")
     if config.resume:
         return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from importlib.util import find_spec
@@ -12,7 +13,8 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
+from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, TQDMProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.strategies import DDPStrategy
@@ -67,13 +69,21 @@ class Throughput(pl.Callback):
         self._seconds = time.perf_counter() - self._start
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the rates."""
-        if self._steps:
-            rates = {
-                "train/it_per_s": self._steps / self._seconds,
-                "train/samples_per_s": self._samples / self._seconds,
-            }
-            pl_module.log_dict(rates)
+        """Log the rates; they are unknown where a run was resumed at the end of the epoch."""
+        seconds = self._seconds if self._steps else math.nan
+        pl_module.log_dict({"train/it_per_s": self._steps / seconds, "train/samples_per_s": self._samples / seconds})
+
+
+class EarlyStopping(callbacks.EarlyStopping):
+    """Early stopping; a run that was stopped by it stays so when it is resumed, unless it is given more patience."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """All but the patience, which is the config's."""
+        super().load_state_dict({**state_dict, "patience": self.patience})
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop again."""
+        trainer.should_stop = 0 < self.wait_count >= self.patience
 
 
 class Accumulation(GradientAccumulationScheduler):
@@ -95,21 +105,23 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
     """
     t = config.trainer
     classes = config.task == "classification"
-    callbacks: list[pl.Callback] = [
+    metrics = MetricsFile(directory, t.log_every_n_steps)
+    best = _BEST_CLASSES if classes else _BEST_REGRESSION
+    used: list[pl.Callback] = [
         Throughput(),
-        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, _BEST_CLASSES if classes else _BEST_REGRESSION),
+        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count),
     ]
     if t.accumulate != {0: 1}:
-        callbacks.append(Accumulation(t.accumulate))
+        used.append(Accumulation(t.accumulate))
     if t.early_stopping is not None:
-        callbacks.append(EarlyStopping("val/bce" if classes else "val/mse", patience=t.early_stopping))
+        used.append(EarlyStopping("val/bce" if classes else "val/mse", patience=t.early_stopping))
     if t.plot_every_n_epochs:
-        callbacks.append(Plots(directory, t.plot_every_n_epochs))
+        used.append(Plots(directory, t.plot_every_n_epochs))
     if t.progress_bar:
-        callbacks.append(TQDMProgressBar(refresh_rate=10))
+        used.append(TQDMProgressBar(refresh_rate=10))
     if config.strategy.name.startswith("stored-"):
-        callbacks.append(SharedStore(directory / "store"))
-    loggers: list[Logger] = [MetricsFile(directory, t.log_every_n_steps)]
+        used.append(SharedStore(directory / "store"))
+    loggers: list[Logger] = [metrics]
     if find_spec("tensorboard") is not None:  # absent on machines that only measure
         loggers.append(TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"))
     if config.logging.wandb != "off":
@@ -125,7 +137,7 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         max_steps=t.max_steps,
         gradient_clip_val=t.gradient_clip,
         logger=loggers,
-        callbacks=callbacks,
+        callbacks=used,
         plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *_cluster()],
         enable_checkpointing=False,  # ours above: without pickle, verified
         enable_progress_bar=t.progress_bar,
