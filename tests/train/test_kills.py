@@ -89,19 +89,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return get
 
 
+def start_or_resume(directory: Path, options: list[str]) -> None:
+    run(directory, *options, *(["resume=true"] if checkpoints.any_saved(directory / "checkpoints") else []))
+
+
 def kill(whole: Path, directory: Path, options: list[str], *ends: int) -> None:
     """Start, and end at each of these hooks in turn, counted from where the run was started or resumed."""
     for end in ends:
         with pytest.MonkeyPatch.context() as patch:
             hooks = Hooks(patch, end)
-            resume = ["resume=true"] if (directory / "checkpoints").is_dir() else []
             try:
-                run(directory, *options, *resume)
+                start_or_resume(directory, options)
             except KilledError as killed:
                 at = f"killed at hook {end}, {killed}"
             else:
                 at = f"not killed: {len(hooks.called)} hooks"
-    run(directory, *options, *(["resume=true"] if (directory / "checkpoints").is_dir() else []))
+    start_or_resume(directory, options)
     assert not (found := differences(whole, directory)), f"{at}: {found}"
 
 

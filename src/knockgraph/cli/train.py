@@ -45,9 +45,9 @@ def train(
         given = any(word.startswith("trainer.max_epochs=") for word in words)
         directory = run(config, lambda text: out.print(escape(text)), config.trainer.max_epochs if given else None)
     except InterruptedRun as stopped:
-        todo = f"continue with: knockgraph train run_dir={stopped.directory} resume=true"
-        err.print(escape(f"interrupted; {todo if stopped.resumable else 'there is no checkpoint yet, start anew'}"))
-        raise typer.Exit(130) from None
+        if is_main_process():
+            err.print(escape(str(stopped)))
+        raise typer.Exit(stopped.code) from None
     if is_main_process():
         write_json(json_, {"run_dir": str(directory), **json.loads((directory / "result.json").read_text())})
 

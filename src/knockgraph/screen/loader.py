@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,6 +47,7 @@ class ScreenLoader:
         pin_memory: Page-lock the batches (needs a CUDA device).
         persistent_workers: Keep the workers between epochs.
         prefetch_factor: Batches each worker prepares ahead.
+        timeout: Seconds to wait for a batch of the workers before an error says so; 0 waits for ever.
         multiprocessing_context: ``fork`` or ``spawn``.
 
     Attributes:
@@ -69,6 +71,7 @@ class ScreenLoader:
         pin_memory: bool = False,
         persistent_workers: bool = False,
         prefetch_factor: int = 2,
+        timeout: float = 0,
         multiprocessing_context: str | None = None,
     ) -> None:
         self.screen = screen
@@ -98,6 +101,8 @@ class ScreenLoader:
                 pin_memory=pin_memory,
                 persistent_workers=persistent_workers,
                 prefetch_factor=prefetch_factor,
+                timeout=timeout,
+                worker_init_fn=_leave_signals,
                 multiprocessing_context=multiprocessing_context,
                 # Without its own generator it draws from the global one at every epoch and every resumption,
                 # and a resumed run would see other dropout masks than an uninterrupted one.
@@ -190,6 +195,12 @@ def _all_batches(
         yield from screen.batches(mine[first : first + chunk], order.batch_size, order.global_batch_size)
     if tail_total:
         yield screen.batches(tail, max(len(tail), 1), tail_total)[0]
+
+
+def _leave_signals(worker: int) -> None:
+    """Ctrl-C reaches a terminal's whole group; the run decides when its workers end."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Steps:

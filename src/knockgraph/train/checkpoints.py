@@ -123,15 +123,22 @@ class Checkpoints(Callback):
         every_n_steps: Optimizer steps between two ``last``.
         best: Monitored metric → (file name, whether larger is better).
         rows: How many rows ``metrics.csv`` has.
+        check: Raises if the state must not be saved.
     """
 
     def __init__(
-        self, folder: Path, every_n_steps: int, best: dict[str, tuple[str, bool]], rows: Callable[[], int]
+        self,
+        folder: Path,
+        every_n_steps: int,
+        best: dict[str, tuple[str, bool]],
+        rows: Callable[[], int],
+        check: Callable[[Trainer], None],
     ) -> None:
         self.folder = folder
         self.every_n_steps = every_n_steps
         self.best = best
         self.rows = rows
+        self.check = check
         self.values: dict[str, float] = {}
         self._saved = (0, moments.EPOCH)  # what 'last' holds; nothing has to be saved before the first step
         self._moment = moments.EPOCH
@@ -204,6 +211,7 @@ class Checkpoints(Callback):
         """Save the state as ``last`` and keep the one before as ``previous``; not the same state twice."""
         if self._saved == (trainer.global_step, moment):
             return
+        self.check(trainer)
         self._saved, self._moment = (trainer.global_step, moment), moment
         last = self.folder / LAST
         if trainer.is_global_zero and last.is_file():

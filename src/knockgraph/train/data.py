@@ -93,6 +93,7 @@ class TrainingData(LightningDataModule):
             pin_memory=loader.pin_memory,
             persistent_workers=loader.persistent_workers and loader.num_workers > 0,
             prefetch_factor=loader.prefetch_factor,
+            timeout=loader.timeout,
         )
 
     def train_dataloader(self) -> ScreenLoader:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -32,14 +33,16 @@ from knockgraph.errors import FileFormatError, GeneListMismatchError, Knockgraph
 from knockgraph.graph import CellGraph
 from knockgraph.profile.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
-from knockgraph.train import checkpoints, memory, wandb_run
+from knockgraph.train import checkpoints, foreseen, memory, wandb_run
 from knockgraph.train.config import Config, ConfigError, dump, load
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
+from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
+from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
 from knockgraph.train.task import Task, fingerprint
-from knockgraph.train.trainer import is_main_process, make_trainer, quiet
+from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
 
 Say = Callable[[str], None]
 
@@ -56,29 +59,34 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
     """
     _check_processes(config)
     directory = _directory(config)
+    interrupt, lock = Interrupt(), RunLock(directory)
+    try:
+        with interrupt.listening():
+            _train(config, directory, interrupt, lock, say if is_main_process() else _silent, max_epochs)
+    except KeyboardInterrupt as stopped:
+        saved = checkpoints.any_saved(directory / "checkpoints")
+        raise InterruptedRun(directory, saved, interrupt.asked or signal.SIGINT) from stopped
+    finally:
+        lock.release()
+    return directory
+
+
+def _train(
+    config: Config, directory: Path, interrupt: Interrupt, lock: RunLock, say: Say, max_epochs: int | None
+) -> None:
     folder = directory / "checkpoints"
     main = is_main_process()
-    say = say if main else _silent
     resume_from: Path | None = None
+    if main and directory.is_dir():
+        lock.acquire()
     if config.requeue and checkpoints.any_saved(folder):
         _check_same(config, load(directory / "config.yaml"), directory)
         config.resume = True
     if config.resume:
-        kept = load(directory / "config.yaml")
-        kept.resume, kept.run_dir = True, str(directory)
-        kept.trainer.max_epochs = kept.trainer.max_epochs if max_epochs is None else max_epochs
-        config = kept
-        resume_from, problems = checkpoints.newest_valid(folder)
-        for problem in problems:
-            say(f"skipped: {problem}")
-        say(f"resuming from {resume_from}")
-        if main and resume_from.name != checkpoints.LAST:
-            # A damaged one must not take the place of the good one at the next save.
-            (folder / checkpoints.LAST).unlink(missing_ok=True)
-    elif checkpoints.any_saved(folder):
-        raise KnockgraphError(
-            f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
-        )
+        config = _kept(directory, max_epochs)
+        resume_from = _newest(folder, main, say)
+    else:
+        _check_new(directory)
     quiet()
     data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
     task = make_task(config, data.graph, data.transform)
@@ -90,25 +98,55 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
 
         watch(config, trainer, len(data.rows["train"]), directory)
     if main:
-        _write_directory(config, data, directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
         if resume_from is None:
+            _check_new(directory)  # again: another process may have had the lock before
             cut(directory / "metrics.csv", 0)
         else:
             saved = checkpoints.load(resume_from)
             cut(directory / "metrics.csv", checkpoints.rows_of(saved), int(saved["global_step"]))
+        _write_directory(config, data, directory)
         task.strategy.prepare(data.bound, directory / "store")
         _announce(config, data, task, directory, say)
     if main:
         _check_memory(config, trainer, task, say)
     start = time.perf_counter()
-    _fit(config, trainer, task, data, directory, resume_from)
+    _fit(config, trainer, task, data, directory, resume_from, interrupt)
     seconds = time.perf_counter() - start
     if main:
         from knockgraph.train.evaluate import finish
 
         # Lightning has moved the task back to the host; the test part is predicted where it was trained.
         finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
-    return directory
+
+
+def _kept(directory: Path, max_epochs: int | None) -> Config:
+    """The config that a run was started with, to go on with."""
+    kept = load(directory / "config.yaml")
+    kept.resume, kept.run_dir = True, str(directory)
+    kept.trainer.max_epochs = kept.trainer.max_epochs if max_epochs is None else max_epochs
+    _check_processes(kept)
+    return kept
+
+
+def _newest(folder: Path, main: bool, say: Say) -> Path:
+    """The checkpoint to go on from."""
+    found, problems = checkpoints.newest_valid(folder)
+    for problem in problems:
+        say(f"skipped: {problem}")
+    say(f"resuming from {found}")
+    if main and found.name != checkpoints.LAST:
+        # A damaged one must not take the place of the good one at the next save.
+        (folder / checkpoints.LAST).unlink(missing_ok=True)
+    return found
+
+
+def _check_new(directory: Path) -> None:
+    if checkpoints.any_saved(directory / "checkpoints"):
+        raise KnockgraphError(
+            f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
+        )
 
 
 def _silent(text: str) -> None:
@@ -135,34 +173,42 @@ def _check_memory(config: Config, trainer: pl.Trainer, task: Task, say: Say) -> 
 
 
 def _fit(
-    config: Config, trainer: pl.Trainer, task: Task, data: TrainingData, directory: Path, resume_from: Path | None
+    config: Config,
+    trainer: pl.Trainer,
+    task: Task,
+    data: TrainingData,
+    directory: Path,
+    resume_from: Path | None,
+    interrupt: Interrupt,
 ) -> None:
-    saver = next(c for c in trainer.callbacks if isinstance(c, checkpoints.Checkpoints))  # type: ignore[attr-defined]
-    interrupt = Interrupt(saver.save_last)
+    finite, saver = callback(trainer, Finite), callback(trainer, checkpoints.Checkpoints)
+    interrupt.save = saver.save_last
     trainer.callbacks.append(interrupt)  # type: ignore[attr-defined]
 
     def between_batches() -> None:
         with phase(LOGGING, "Checkpoints"):
+            finite.between_batches(trainer)
             saver.between_batches(trainer)
             interrupt.between_batches(trainer)
 
     data.between_batches = between_batches
     memory_of = memory.explained(config.loader.batch_size, config.strategy.name, trainer.strategy.root_device)
+    interrupt.training = True
     try:
-        with interrupt.listening(), memory_of:
+        with foreseen.explained(config, directory), memory_of:
             trainer.fit(task, datamodule=data, ckpt_path=None if resume_from is None else str(resume_from))
-    except SystemExit:  # Lightning's answer to a KeyboardInterrupt
+    except SystemExit as ended:  # Lightning's answer to a KeyboardInterrupt
         if not trainer.interrupted:
             raise
-        interrupt.asked = True
-    except RuntimeError as error:  # a loader's worker heard Ctrl-C, too, and is missed
-        if not interrupt.asked or isinstance(error, KnockgraphError):
+        raise KeyboardInterrupt from ended
+    except foreseen.TrainingStoppedError as error:  # a process that heard the signal, too, is missed
+        if interrupt.asked is None:
             raise
+        raise KeyboardInterrupt from error
     finally:
+        interrupt.training = False
         data.close()
         wandb_run.finish(trainer)
-    if interrupt.asked:
-        raise InterruptedRun(directory, checkpoints.any_saved(directory / "checkpoints"))
 
 
 def _check_processes(config: Config) -> None:
@@ -203,11 +249,11 @@ def _directory(config: Config) -> Path:
 
 def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Task:
     """The task that the config names."""
-    return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
+    with foreseen.model_that_fits(config):
+        return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
 
 
 def _write_directory(config: Config, data: TrainingData, directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / "config.yaml") as part:
         # What the run is, not how it was started or continued.
         part.write_text(dump(replace(config, resume=False, requeue=False)), encoding="utf-8")

@@ -6,9 +6,10 @@ import logging
 import math
 import time
 import warnings
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
@@ -22,11 +23,15 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.train import checkpoints, wandb_run
 from knockgraph.train.config import Config
+from knockgraph.train.finite import Finite
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
 
 _BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
 _BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}
+
+
+Kind = TypeVar("Kind", bound=pl.Callback)
 
 
 class SharedStore(pl.Callback):
@@ -107,9 +112,11 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
     classes = config.task == "classification"
     metrics = MetricsFile(directory, t.log_every_n_steps)
     best = _BEST_CLASSES if classes else _BEST_REGRESSION
+    finite = Finite(config)
     used: list[pl.Callback] = [
         Throughput(),
-        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count),
+        finite,
+        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
     ]
     if t.accumulate != {0: 1}:
         used.append(Accumulation(t.accumulate))
@@ -126,12 +133,11 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         loggers.append(TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"))
     if config.logging.wandb != "off":
         loggers.append(wandb_run.wandb_logger(config, directory, is_main_process()))
-    several = t.devices * t.num_nodes > 1
     return pl.Trainer(
         accelerator=t.accelerator,
         devices=t.devices,
         num_nodes=t.num_nodes,
-        strategy=DDPStrategy(find_unused_parameters=False, broadcast_buffers=False) if several else "auto",
+        strategy=_ddp(config) if t.devices * t.num_nodes > 1 else "auto",
         precision=None if t.precision == "64-true" else t.precision,  # type: ignore[arg-type]
         max_epochs=t.max_epochs,
         max_steps=t.max_steps,
@@ -147,6 +153,18 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
         num_sanity_val_steps=1,
         default_root_dir=directory,
     )
+
+
+def _ddp(config: Config) -> DDPStrategy:
+    # While the first process writes a store, which may take hours, the others wait for it.
+    stored = config.strategy.name.startswith("stored-")
+    timeout = timedelta(days=2) if stored else timedelta(seconds=config.trainer.process_timeout)
+    return DDPStrategy(find_unused_parameters=False, broadcast_buffers=False, timeout=timeout)
+
+
+def callback(trainer: pl.Trainer, kind: type[Kind]) -> Kind:
+    """The trainer's callback of this kind."""
+    return next(c for c in trainer.callbacks if isinstance(c, kind))  # type: ignore[attr-defined]
 
 
 def _cluster() -> list[SLURMEnvironment]:
