@@ -1,5 +1,6 @@
 """One process at a time trains into a run directory; nothing stale is left by one that was killed."""
 
+import fcntl
 import os
 import signal
 from collections.abc import Callable
@@ -41,9 +42,7 @@ def test_it_belongs_to_one_process(tmp_path: Path) -> None:
 
 
 def test_the_file_may_vanish_while_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process before removes its file between our opening and our locking of it: that lock would be worth nothing."""
-    import fcntl
-
+    """The process before removes its file after we have opened it: the lock would be worth nothing."""
     lockf, calls = fcntl.lockf, []
 
     def late(handle: int, how: int) -> None:
@@ -58,10 +57,10 @@ def test_the_file_may_vanish_while_it_is_taken(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / NAME).exists()
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_second_run_is_refused(tmp_path: Path, resume: bool) -> None:
+@pytest.mark.parametrize(("resume", "workers"), [(False, 0), pytest.param(True, 1, marks=pytest.mark.full)])
+def test_a_second_run_is_refused(tmp_path: Path, resume: bool, workers: int) -> None:
     directory = tmp_path / "run"
-    first = Started("train", f"run_dir={directory}", *LEAST, *LONG, "loader.num_workers=1")
+    first = Started("train", f"run_dir={directory}", *LEAST, *LONG, f"loader.num_workers={workers}")
     try:
         wait_for_steps(first, directory, 5)
         said = run("train", f"run_dir={directory}", *LEAST, *(["resume=true"] if resume else []), code=1).stderr
