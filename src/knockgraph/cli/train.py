@@ -42,8 +42,7 @@ def train(
     from knockgraph.train.trainer import is_main_process
 
     try:
-        given = any(word.startswith("trainer.max_epochs=") for word in words)
-        directory = run(config, lambda text: out.print(escape(text)), config.trainer.max_epochs if given else None)
+        directory = run(config, lambda text: out.print(escape(text)), overrides=words)
     except InterruptedRun as stopped:
         if is_main_process():
             err.print(escape(str(stopped)))

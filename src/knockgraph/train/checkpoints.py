@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -238,6 +239,15 @@ def _about(checkpoint: dict[str, Any]) -> dict[str, Any]:
 def any_saved(folder: Path) -> bool:
     """Whether a run has saved its state here; the last may just have been being replaced."""
     return any((folder / name).is_file() for name in (LAST, PREVIOUS))
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint that cannot be read here: it is not deleted, and does not take the place of a good one."""
+    for number in itertools.count(1):
+        aside = path.with_name(f"{path.stem}-unread-{number}{path.suffix}")
+        if not aside.exists():
+            return path.rename(aside)
+    raise AssertionError
 
 
 def newest_valid(folder: Path) -> tuple[Path, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from knockgraph.errors import KnockgraphError
+from knockgraph.train import checkpoints
 from knockgraph.train.config import Config
 
 
@@ -19,14 +21,16 @@ class NotFiniteError(KnockgraphError, ArithmeticError):
         what: Which number is not finite.
         step: After how many optimizer steps it was seen.
         config: What was trained.
+        directory: The run directory.
     """
 
-    def __init__(self, what: str, step: int, config: Config) -> None:
-        mixed = config.trainer.precision == "bf16-mixed"
+    def __init__(self, what: str, step: int, config: Config, directory: Path) -> None:
+        resumable = checkpoints.any_saved(directory / "checkpoints")
+        kept = f"the last good state is saved: go on from it with knockgraph train run_dir={directory} resume=true"
         super().__init__(
-            f"{what} is NaN or infinite after step {step:,}, so the training has stopped; the checkpoints hold the "
-            f"last good state; try a lower learning rate (optimizer.lr={config.optimizer.lr / 10:.3g})"
-            f"{' or trainer.precision=32-true' if mixed else ''} in a new run"
+            f"{what} is NaN or infinite after step {step:,}, so the training has stopped; "
+            f"{kept if resumable else 'start anew with'} optimizer.lr={config.optimizer.lr / 10:.3g}"
+            f"{' or trainer.precision=32-true' if config.trainer.precision == 'bf16-mixed' else ''}"
         )
 
 
@@ -38,10 +42,12 @@ class Finite(Callback):
 
     Args:
         config: The config.
+        directory: The run directory.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, directory: Path) -> None:
         self.config = config
+        self.directory = directory
         self._loss: Tensor | None = None
 
     def on_train_batch_end(
@@ -63,7 +69,7 @@ class Finite(Callback):
     def _check_loss(self, trainer: Trainer) -> None:
         loss, self._loss = self._loss, None
         if any_rank(trainer, loss is not None and not bool(loss.isfinite().all())):
-            raise NotFiniteError("the loss", trainer.global_step, self.config)
+            raise NotFiniteError("the loss", trainer.global_step, self.config, self.directory)
 
     def check_weights(self, trainer: Trainer) -> None:
         """Called before a state is saved; ranks have the same weights."""
@@ -71,7 +77,7 @@ class Finite(Callback):
         if not weights or bool(torch.stack([w.detach().isfinite().all() for w in weights.values()]).all()):
             return
         name = next(name for name, weight in weights.items() if not bool(weight.isfinite().all()))
-        raise NotFiniteError(f"the weight {name}", trainer.global_step, self.config)
+        raise NotFiniteError(f"the weight {name}", trainer.global_step, self.config, self.directory)
 
 
 def any_rank(trainer: Trainer, flag: bool) -> bool:

@@ -20,7 +20,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,28 +41,32 @@ from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
+from knockgraph.train.overrides import changed
 from knockgraph.train.task import Task, fingerprint
 from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
 
 Say = Callable[[str], None]
 
 
-def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Path:
+def train(config: Config, say: Say = print, max_epochs: int | None = None, overrides: Sequence[str] = ()) -> Path:
     """Run or resume what the config says; returns the run directory.
 
-    A resumed run keeps the config it was started with.
+    A resumed run keeps the config it was started with, but for ``max_epochs`` and ``overrides``.
 
     Args:
         config: The config.
         say: Told what a person should know.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
+        overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
     """
     _check_processes(config)
     directory = _directory(config)
+    if max_epochs is not None:
+        config.trainer.max_epochs, overrides = max_epochs, [*overrides, f"trainer.max_epochs={max_epochs}"]
     interrupt, lock = Interrupt(), RunLock(directory)
     try:
         with interrupt.listening():
-            _train(config, directory, interrupt, lock, say if is_main_process() else _silent, max_epochs)
+            _train(config, overrides, directory, interrupt, lock, say if is_main_process() else _silent)
     except KeyboardInterrupt as stopped:
         saved = checkpoints.any_saved(directory / "checkpoints")
         raise InterruptedRun(directory, saved, interrupt.asked or signal.SIGINT) from stopped
@@ -72,7 +76,7 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
 
 
 def _train(
-    config: Config, directory: Path, interrupt: Interrupt, lock: RunLock, say: Say, max_epochs: int | None
+    config: Config, overrides: Sequence[str], directory: Path, interrupt: Interrupt, lock: RunLock, say: Say
 ) -> None:
     folder = directory / "checkpoints"
     main = is_main_process()
@@ -83,8 +87,9 @@ def _train(
         _check_same(config, load(directory / "config.yaml"), directory)
         config.resume = True
     if config.resume:
-        config = _kept(directory, max_epochs)
+        config = _kept(directory, config, overrides)
         resume_from = _newest(folder, main, say)
+        _check_length(config, resume_from)
     else:
         _check_new(directory)
     quiet()
@@ -121,13 +126,21 @@ def _train(
         finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
 
 
-def _kept(directory: Path, max_epochs: int | None) -> Config:
+def _kept(directory: Path, given: Config, overrides: Sequence[str]) -> Config:
     """The config that a run was started with, to go on with."""
     kept = load(directory / "config.yaml")
-    kept.resume, kept.run_dir = True, str(directory)
-    kept.trainer.max_epochs = kept.trainer.max_epochs if max_epochs is None else max_epochs
     _check_processes(kept)
-    return kept
+    kept.resume, kept.run_dir = True, str(directory)
+    return changed(kept, given, overrides)
+
+
+def _check_length(config: Config, resume_from: Path) -> None:
+    done, wanted = int(checkpoints.load(resume_from)["epoch"]), config.trainer.max_epochs
+    if wanted != -1 and wanted < done:
+        raise ConfigError(
+            f"config key 'trainer.max_epochs': this run has trained for {done} epochs already, more than {wanted}; "
+            "give it more"
+        )
 
 
 def _newest(folder: Path, main: bool, say: Say) -> Path:
@@ -136,9 +149,9 @@ def _newest(folder: Path, main: bool, say: Say) -> Path:
     for problem in problems:
         say(f"skipped: {problem}")
     say(f"resuming from {found}")
-    if main and found.name != checkpoints.LAST:
-        # A damaged one must not take the place of the good one at the next save.
-        (folder / checkpoints.LAST).unlink(missing_ok=True)
+    last = folder / checkpoints.LAST
+    if main and found != last and last.is_file():  # it must not take the place of the good one at the next save
+        say(f"kept as {checkpoints.set_aside(last)}")
     return found
 
 

@@ -91,6 +91,39 @@ class EarlyStopping(callbacks.EarlyStopping):
         trainer.should_stop = 0 < self.wait_count >= self.patience
 
 
+class LearningRate(pl.Callback):
+    """A run that is resumed with another learning rate goes on with its schedule, times new / old.
+
+    Args:
+        lr: The learning rate of the config.
+    """
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+        self._factor = 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rate to which those of the optimizer and the schedule belong."""
+        return {"lr": self.lr}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Compare with it."""
+        self._factor = self.lr / state_dict["lr"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Change what was restored."""
+        factor, self._factor = self._factor, 1.0
+        if factor == 1.0:
+            return
+        for group in (group for optimizer in trainer.optimizers for group in optimizer.param_groups):
+            for key in ("lr", "initial_lr"):
+                if key in group:
+                    group[key] *= factor
+        for config in trainer.lr_scheduler_configs:
+            if hasattr(config.scheduler, "base_lrs"):
+                config.scheduler.base_lrs = [lr * factor for lr in config.scheduler.base_lrs]
+
+
 class Accumulation(GradientAccumulationScheduler):
     """Batches per optimizer step, by epoch; also of one that is resumed in its middle, which does not start anew."""
 
@@ -112,9 +145,10 @@ def make_trainer(config: Config, directory: Path, folder: Path) -> pl.Trainer:
     classes = config.task == "classification"
     metrics = MetricsFile(directory, t.log_every_n_steps)
     best = _BEST_CLASSES if classes else _BEST_REGRESSION
-    finite = Finite(config)
+    finite = Finite(config, directory)
     used: list[pl.Callback] = [
         Throughput(),
+        LearningRate(config.optimizer.lr),
         finite,
         checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
     ]
@@ -181,6 +215,7 @@ def quiet() -> None:
         ".*does not have many workers.*",
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
+        ".*callbacks used to create the checkpoint.*",  # early stopping may be switched off when a run is resumed
         ".*LeafSpec.*",
         ".*smaller than the logging interval.*",  # a screen of a few rows is logged once per epoch
         ".*recommended to use .self.log.*sync_dist=True.*",  # what is logged without it is the same on all ranks
