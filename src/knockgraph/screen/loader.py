@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 from collections.abc import Callable, Iterator
+from multiprocessing.queues import Queue
 from typing import Any
 
 import numpy as np
@@ -102,7 +104,7 @@ class ScreenLoader:
                 persistent_workers=persistent_workers,
                 prefetch_factor=prefetch_factor,
                 timeout=timeout,
-                worker_init_fn=_leave_signals,
+                worker_init_fn=_prepare_worker,
                 multiprocessing_context=multiprocessing_context,
                 # Without its own generator it draws from the global one at every epoch and every resumption,
                 # and a resumed run would see other dropout masks than an uninterrupted one.
@@ -197,10 +199,13 @@ def _all_batches(
         yield screen.batches(tail, max(len(tail), 1), tail_total)[0]
 
 
-def _leave_signals(worker: int) -> None:
-    """Ctrl-C reaches a terminal's whole group; the run decides when its workers end."""
+def _prepare_worker(worker: int) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        # Ctrl-C reaches a terminal's whole group; the run decides when its workers end.
         signal.signal(number, signal.SIG_IGN)
+    # A worker that cannot hand over a batch (no shared memory left) would print a traceback and go on with the next,
+    # while the run waits for that batch for ever.
+    Queue._on_queue_feeder_error = staticmethod(lambda error, batch: os._exit(1))  # type: ignore[attr-defined]
 
 
 class _Steps:

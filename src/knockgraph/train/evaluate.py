@@ -17,6 +17,7 @@ from torch import Tensor
 from knockgraph.container import atomic_write
 from knockgraph.errors import KnockgraphError
 from knockgraph.models import baselines
+from knockgraph.train import foreseen
 from knockgraph.train.config import Config
 from knockgraph.train.data import TrainingData
 from knockgraph.train.metrics import classification_metrics, regression_metrics
@@ -45,7 +46,7 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
     data.collate = task.strategy.collate
-    with contextlib.ExitStack() as stack:
+    with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
         if task.strategy.placement == "stored":
             try:
                 task.strategy.store.use(directory / "store")

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from knockgraph.errors import KnockgraphError
+from knockgraph.train.checkpoints import any_saved
 from knockgraph.train.config import Config, ConfigError
 from knockgraph.train.memory import is_out_of_memory
 
-_SHARED = "too little shared memory (/dev/shm) or too few open files (ulimit -n)"
+_SHORTAGE = "too little memory, shared memory (/dev/shm) or open files (ulimit -n), or somebody killed it"
 _LATE = ("timed out", "timeout", "time out")
 _GONE = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "nccl", "gloo")
 
@@ -28,16 +29,19 @@ def explained(config: Config, directory: Path) -> Iterator[None]:
     except KnockgraphError:
         raise
     except (RuntimeError, ValueError, KeyError, OSError) as error:
-        sentence = _sentence(error, config, f"knockgraph train run_dir={directory} resume=true")
-        if sentence is None:
+        what = _sentence(error, config)
+        if what is None:
             raise
-        raise TrainingStoppedError(sentence) from error
+        saved = any_saved(directory / "checkpoints")
+        how = f"continue with knockgraph train run_dir={directory} resume=true" if saved else "start it again"
+        raise TrainingStoppedError(what.format(how=how)) from error
 
 
-def _sentence(error: Exception, config: Config, resume: str) -> str | None:
+def _sentence(error: Exception, config: Config) -> str | None:
+    """What has happened, with a place for how to go on."""
     text = str(error)
+    first = text.splitlines()[0].rstrip(". ").replace("{", "(").replace("}", ")") if text else ""
     lower = text.lower()
-    workers = config.loader.num_workers
     if "loading state_dict" in text or "loaded state dict" in text:
         return (
             "the checkpoint does not fit the model of config.yaml, which has been changed since the run was started; "
@@ -45,26 +49,20 @@ def _sentence(error: Exception, config: Config, resume: str) -> str | None:
         )
     if "without overflow" in text:
         return f"config key 'optimizer.lr': steps of a learning rate of {config.optimizer.lr:g} overflow; lower it"
-    if workers and "DataLoader timed out" in text:
-        return (
-            f"the loader's workers have not made a batch in {config.loader.timeout} s (loader.timeout): most likely "
-            f"there is {_SHARED}; continue without workers: {resume} loader.num_workers=0"
-        )
-    if workers and ("DataLoader worker" in text or "ancdata" in text or "shared memory" in lower):
-        return (
-            f"a worker of the loader has ended ({text.splitlines()[0].rstrip('. ')}): out of memory, killed, or "
-            f"{_SHARED}; continue with fewer workers, or with none: {resume} loader.num_workers=0"
-        )
-    if isinstance(error, OSError):
-        return f"{_SHARED} (loader.num_workers={workers})" if error.errno == errno.EMFILE else None
+    if config.loader.num_workers:
+        if "DataLoader timed out" in text:
+            late = f"the loader's workers have made no batch in {config.loader.timeout} s (loader.timeout)"
+            return f"{late}: {_SHORTAGE}; {{how}} loader.num_workers=0"
+        if "DataLoader worker" in text or "ancdata" in text or getattr(error, "errno", None) == errno.EMFILE:
+            return f"a worker of the loader has ended ({first}): {_SHORTAGE}; {{how}} loader.num_workers=0"
     if config.trainer.devices * config.trainer.num_nodes > 1:
         if any(word in lower for word in _LATE):
             return (
                 f"a process of this run has not answered for {config.trainer.process_timeout} s "
-                f"(trainer.process_timeout): it hangs, or its machine does; continue with {resume}"
+                "(trainer.process_timeout): it hangs, or its machine does; {how}"
             )
         if any(word in lower for word in _GONE):
-            return f"another process of this run has ended, and this one cannot go on alone; continue with {resume}"
+            return "another process of this run has ended, and this one cannot go on alone; {how}"
     return None
 
 

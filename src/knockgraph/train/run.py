@@ -123,7 +123,8 @@ def _train(
         from knockgraph.train.evaluate import finish
 
         # Lightning has moved the task back to the host; the test part is predicted where it was trained.
-        finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
+        with foreseen.explained(config, directory):
+            finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
 
 
 def _kept(directory: Path, given: Config, overrides: Sequence[str]) -> Config:
