@@ -172,6 +172,7 @@ def read_container(
         if not source.is_file():
             why = "it is a folder; give a file name" if source.is_dir() else "there is no such file"
             raise FileFormatError(f"cannot read {source}: {why}")
+        source.open("rb").close()  # safetensors calls every file that it cannot open one that is not there
         with safe_open(source, framework="pt") as opened:
             metadata = opened.metadata() or {}
             found = metadata.get("format")

@@ -162,6 +162,19 @@ def test_a_disk_that_cannot_be_written(arguments: list[str], made: Path, disk: P
     assert contents(disk) == before
 
 
+def test_evaluate_only_reads(disk: Path) -> None:
+    """It wrote the store of a stored strategy anew, under a training that was reading it."""
+    subprocess.run(["mount", "-o", "remount,size=40m", str(disk)], check=True)
+    run("train", f"run_dir={disk / 'run'}", *LEAST, "strategy=stored-indices", "model=hetero-small")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    said = run("evaluate", str(disk / "run")).stdout
+    assert "test part:" in said
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    shutil.rmtree(disk / "run" / "store")
+    assert run("evaluate", str(disk / "run")).stdout == said
+    assert not (disk / "run" / "store").exists()
+
+
 def test_a_run_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("mine")
     for place in ("run", "run/below"):

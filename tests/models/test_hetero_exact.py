@@ -107,9 +107,7 @@ def test_a_layer_adds_to_the_states_it_is_given(conv: str) -> None:
 def test_genes_can_be_told_apart_after_three_layers_of_many_neighbours(aggregation: str) -> None:
     """Without the residual path a gene is a small part of what its hundreds of neighbours send; see bench learn."""
     n = 600
-    relations = {
-        f"r{k}": torch.randint(n, (2, 200 * n), generator=torch.Generator().manual_seed(k)) for k in range(3)
-    }
+    relations = {f"r{k}": torch.randint(n, (2, 200 * n), generator=torch.Generator().manual_seed(k)) for k in range(3)}
     graph = kg.CellGraph([f"g{i}" for i in range(n)], relations)
     view = kg.strategies.create("node-mask", graph)(kg.PerturbationBatch.from_lists([], n).only_wild_type())
     alike = {}

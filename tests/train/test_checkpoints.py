@@ -335,6 +335,39 @@ def test_a_damaged_last_never_takes_the_place_of_the_previous(tmp_path: Path, mo
     assert newest_valid(folder)[0] == folder / PREVIOUS
 
 
+@pytest.mark.parametrize("kind", ["newer", "damaged"])
+def test_a_checkpoint_is_never_deleted(tmp_path: Path, kind: str) -> None:
+    """One of a newer version, say: upgrading knockgraph brings it back."""
+    directory = tmp_path / "run"
+    train(config(f"run_dir={directory}", "trainer.checkpoint_every_n_steps=1"), say=lambda _: None)
+    last = directory / "checkpoints" / LAST
+    contents = []
+    for epochs in (2, 3):
+        if kind == "newer":
+            write_container(last, checkpoints.FORMAT, checkpoints.VERSION + 1, {"state": epochs}, {})
+        else:
+            last.write_bytes(b"damaged %d" % epochs)
+        contents.append(last.read_bytes())
+        said: list[str] = []
+        train(config(f"run_dir={directory}", "resume=true"), say=said.append, max_epochs=epochs)
+        assert f"kept as {last.parent}/last-unread-{epochs - 1}.ckpt" in said
+    assert [(last.parent / f"last-unread-{n}.ckpt").read_bytes() for n in (1, 2)] == contents
+    assert load(last)["global_step"] == 12
+
+
+def test_an_unreadable_file_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.ckpt"
+    save(path, {"a": 1})
+    path.chmod(0)
+
+    def refused(*_: Any) -> None:  # whoever may do everything may also read it
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(kg.FileFormatError, match=f"cannot read {path}: permission denied"):
+        load(path)
+
+
 def test_checkpoints_of_a_run(finished: Path) -> None:
     folder = finished / "checkpoints"
     assert {p.name for p in folder.iterdir()} == {LAST, PREVIOUS, "best-mse.ckpt", "best-pearson.ckpt"}

@@ -171,9 +171,7 @@ def bench_learn(
         list[str] | None,
         typer.Argument(help="Overrides of the config for all variants: data=… data.split.kind=… …", show_default=False),
     ] = None,
-    scale: Annotated[
-        Scale | None, typer.Option(help="Which built-in data; other data: data=…. [default: demo]")
-    ] = None,
+    scale: Annotated[Scale | None, typer.Option(help="Which built-in data; other data: data=…. Default: demo.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Train this variant; may be repeated.")] = None,
     variant: Annotated[
         list[str] | None,

@@ -41,12 +41,11 @@ def train(
     from knockgraph.train.trainer import is_main_process
 
     try:
-        given = any(word.startswith("trainer.max_epochs=") for word in words)
-        directory = run(config, out.print, config.trainer.max_epochs if given else None)
+        directory = run(config, out.print, overrides=words)
     except InterruptedRun as stopped:
-        todo = f"continue with: knockgraph train run_dir={stopped.directory} resume=true"
-        err.print(f"interrupted; {todo if stopped.resumable else 'there is no checkpoint yet, start anew'}")
-        raise typer.Exit(130) from None
+        if is_main_process():
+            err.print(str(stopped))
+        raise typer.Exit(stopped.code) from None
     if is_main_process():
         write_json(json_, {"run_dir": str(directory), **json.loads((directory / "result.json").read_text())})
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 from collections.abc import Callable, Iterator
+from multiprocessing.queues import Queue
 from typing import Any
 
 import numpy as np
@@ -46,7 +49,12 @@ class ScreenLoader:
         pin_memory: Page-lock the batches (needs a CUDA device).
         persistent_workers: Keep the workers between epochs.
         prefetch_factor: Batches each worker prepares ahead.
+        timeout: Seconds to wait for a batch of the workers before an error says so; 0 waits for ever.
         multiprocessing_context: ``fork`` or ``spawn``.
+
+    Attributes:
+        between_batches: Called when the next batch is asked for: what was done with the one before is complete then,
+            and :meth:`state_dict` is the position after it.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class ScreenLoader:
         pin_memory: bool = False,
         persistent_workers: bool = False,
         prefetch_factor: int = 2,
+        timeout: float = 0,
         multiprocessing_context: str | None = None,
     ) -> None:
         self.screen = screen
@@ -79,6 +88,7 @@ class ScreenLoader:
         self.order = EpochOrder(n, batch_size, seed, shuffle, drop_last, rank, world_size)
         self.collate = collate
         self.pin_memory = pin_memory
+        self.between_batches: Callable[[], None] | None = None
         self.epoch = 0
         self._position = 0  # experiments delivered in this epoch over all ranks
         self._resumed = False
@@ -93,6 +103,8 @@ class ScreenLoader:
                 pin_memory=pin_memory,
                 persistent_workers=persistent_workers,
                 prefetch_factor=prefetch_factor,
+                timeout=timeout,
+                worker_init_fn=_prepare_worker,
                 multiprocessing_context=multiprocessing_context,
                 # Without its own generator it draws from the global one at every epoch and every resumption,
                 # and a resumed run would see other dropout masks than an uninterrupted one.
@@ -154,6 +166,8 @@ class ScreenLoader:
         for batch in self._deliver(epoch, self._position):
             self._position = min(self._position + self.order.global_batch_size, self.order.num_experiments)
             yield batch
+            if self.between_batches is not None:
+                self.between_batches()
         self.epoch, self._position = epoch + 1, 0
 
     def _deliver(self, epoch: int, start: int) -> Iterator[PerturbationBatch]:
@@ -183,6 +197,15 @@ def _all_batches(
         yield from screen.batches(mine[first : first + chunk], order.batch_size, order.global_batch_size)
     if tail_total:
         yield screen.batches(tail, max(len(tail), 1), tail_total)[0]
+
+
+def _prepare_worker(worker: int) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        # Ctrl-C reaches a terminal's whole group; the run decides when its workers end.
+        signal.signal(number, signal.SIG_IGN)
+    # A worker that cannot hand over a batch (no shared memory left) would print a traceback and go on with the next,
+    # while the run waits for that batch for ever.
+    Queue._on_queue_feeder_error = staticmethod(lambda error, batch: os._exit(1))  # type: ignore[attr-defined]
 
 
 class _Steps:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import Tensor
 
 from knockgraph.container import read_container, write_container
 from knockgraph.errors import FileFormatError, KnockgraphError
+from knockgraph.train import moments
 
 FORMAT = "knockgraph.checkpoint"
 VERSION = 1
@@ -111,43 +114,87 @@ class SafeCheckpointIO(CheckpointIO):
 
 
 class Checkpoints(Callback):
-    """``last`` every n steps and after each validation; ``best-mse`` and ``best-pearson`` (or AUROC) when they improve.
+    """``last`` every n steps and after each epoch; ``best-mse`` and ``best-pearson`` (or AUROC) when they improve.
 
-    The checkpoint before the last is kept as ``previous``, so that a damaged file never costs the whole run.
+    The checkpoint before the last is kept as ``previous``, so that a damaged file never costs the whole run. A run is
+    saved at the moments of :mod:`~knockgraph.train.moments` only.
 
     Args:
         folder: Where they go.
         every_n_steps: Optimizer steps between two ``last``.
         best: Monitored metric → (file name, whether larger is better).
+        rows: How many rows ``metrics.csv`` has.
+        check: Raises if the state must not be saved.
     """
 
-    def __init__(self, folder: Path, every_n_steps: int, best: dict[str, tuple[str, bool]]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        every_n_steps: int,
+        best: dict[str, tuple[str, bool]],
+        rows: Callable[[], int],
+        check: Callable[[Trainer], None],
+    ) -> None:
         self.folder = folder
         self.every_n_steps = every_n_steps
         self.best = best
+        self.rows = rows
+        self.check = check
         self.values: dict[str, float] = {}
-        self._saved_at = -1
+        self._saved = (0, moments.EPOCH)  # what 'last' holds; nothing has to be saved before the first step
+        self._moment = moments.EPOCH
+        self._restored = False
+        self._step = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Best values so far."""
-        return {"values": dict(self.values)}
+        """Best values so far, the moment, and what of ``metrics.csv`` belongs to it."""
+        return {"values": dict(self.values), "moment": self._moment, "rows": self.rows()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue to compare with them."""
         self.values = dict(state_dict["values"])
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Save between two optimizer steps only: gradients that are being accumulated are not part of a checkpoint."""
-        step = trainer.global_step
-        if step and step % self.every_n_steps == 0 and step != self._saved_at:
-            self.save_last(trainer)
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Learn where the run was."""
+        self._moment = moment_of(checkpoint)
+        self._saved = (int(checkpoint["global_step"]), self._moment)
+        self._restored = True
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Leave no trace of an epoch that has only been announced."""
+        if self._moment == moments.EPOCH:
+            moments.between_epochs(checkpoint["loops"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go on from where the run was."""
+        if self._restored:
+            moments.go_on(trainer, self._moment)
+            self._restored = False
+        self._step = trainer.global_step
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The epoch before is complete."""
+        self._step = trainer.global_step
+        self.save_last(trainer, moments.EPOCH)
+
+    def between_batches(self, trainer: Trainer) -> None:
+        """Called by the loader. Gradients that are being accumulated are not part of a checkpoint."""
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        if self._step % self.every_n_steps == 0:
+            self.save_last(trainer, moments.STEP)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The last step of an epoch may be one of every n."""
+        if not trainer.sanity_checking and trainer.global_step % self.every_n_steps == 0:
+            self.save_last(trainer, moments.VALIDATION)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep what is best, then the state itself."""
+        """Keep what is best; the state itself is saved when the epoch is complete."""
         if trainer.sanity_checking:
             return
+        self._moment = moments.VALIDATION
         for metric, (name, larger) in self.best.items():
             value = trainer.callback_metrics.get(metric)
             if value is None or not bool(torch.isfinite(value)):
@@ -156,24 +203,51 @@ class Checkpoints(Callback):
             if known is None or (float(value) > known if larger else float(value) < known):
                 self.values[metric] = float(value)
                 trainer.save_checkpoint(self.folder / name, weights_only=False)
-        self.save_last(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The final state."""
-        self.save_last(trainer)
+        self.save_last(trainer, moments.EPOCH)
 
-    def save_last(self, trainer: Trainer) -> None:
-        """Save the state as ``last`` and keep the one before as ``previous``."""
-        self._saved_at = trainer.global_step
+    def save_last(self, trainer: Trainer, moment: str) -> None:
+        """Save the state as ``last`` and keep the one before as ``previous``; not the same state twice."""
+        if self._saved == (trainer.global_step, moment):
+            return
+        self.check(trainer)
+        self._saved, self._moment = (trainer.global_step, moment), moment
         last = self.folder / LAST
         if trainer.is_global_zero and last.is_file():
             last.replace(self.folder / PREVIOUS)
         trainer.save_checkpoint(last, weights_only=False)
 
 
+def moment_of(checkpoint: dict[str, Any]) -> str:
+    """Where the run was that this is the checkpoint of; one of an earlier version is brought into today's form."""
+    found = _about(checkpoint).get("moment")
+    return moments.of_earlier_version(checkpoint["loops"]) if found is None else str(found)
+
+
+def rows_of(checkpoint: dict[str, Any]) -> int | None:
+    """How many rows ``metrics.csv`` had; ``None`` in a checkpoint of an earlier version."""
+    return _about(checkpoint).get("rows")
+
+
+def _about(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = checkpoint["callbacks"][Checkpoints.__qualname__]
+    return found
+
+
 def any_saved(folder: Path) -> bool:
     """Whether a run has saved its state here; the last may just have been being replaced."""
     return any((folder / name).is_file() for name in (LAST, PREVIOUS))
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a checkpoint that cannot be read here: it is not deleted, and does not take the place of a good one."""
+    for number in itertools.count(1):
+        aside = path.with_name(f"{path.stem}-unread-{number}{path.suffix}")
+        if not aside.exists():
+            return path.rename(aside)
+    raise AssertionError
 
 
 def newest_valid(folder: Path) -> tuple[Path, list[str]]:

@@ -69,6 +69,7 @@ class LoaderConfig:
     pin_memory: bool = False
     persistent_workers: bool = True
     prefetch_factor: int = 2
+    timeout: int = 120  # seconds to wait for a batch of the workers
     resident: bool = True  # with a GPU and no workers, the screen lives there
 
 
@@ -110,6 +111,7 @@ class TrainerConfig:
     accelerator: str = "auto"  # auto | cpu | gpu
     devices: int = 1
     num_nodes: int = 1
+    process_timeout: int = 300  # several processes: seconds that one waits for the others
     precision: str = "32-true"  # 32-true | 64-true | bf16-mixed
     gradient_clip: float = 10.0
     accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})  # from epoch → batches per step
@@ -174,6 +176,8 @@ _POSITIVE = (
     "loader.prefetch_factor",
     "trainer.devices",
     "trainer.num_nodes",
+    "trainer.process_timeout",
+    "loader.timeout",
     "trainer.log_every_n_steps",
     "trainer.checkpoint_every_n_steps",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class TrainingData(LightningDataModule):
         rows: Part → positions in ``bound``.
         transform: Fitted on the training part only.
         collate: Set by the strategy; runs where the batches are made.
+        between_batches: Called between two batches of training.
     """
 
     def __init__(self, config: Config, graph: CellGraph, screen: Screen, split: Split) -> None:
@@ -53,6 +55,7 @@ class TrainingData(LightningDataModule):
         self.transform = LabelTransform.fit(self.bound.values[self.rows["train"]], transform, self.classes)
         self.collate: Collate | None = None
         self.train_loader: ScreenLoader | None = None
+        self.between_batches: Callable[[], None] | None = None
         self._position: dict[str, Any] | None = None
         self._loaders: list[ScreenLoader] = []
 
@@ -100,6 +103,7 @@ class TrainingData(LightningDataModule):
             pin_memory=loader.pin_memory,
             persistent_workers=loader.persistent_workers and loader.num_workers > 0,
             prefetch_factor=loader.prefetch_factor,
+            timeout=loader.timeout,
         )
 
     def train_dataloader(self) -> ScreenLoader:
@@ -108,6 +112,7 @@ class TrainingData(LightningDataModule):
         if self._position is not None:
             self.train_loader.load_state_dict(self._position)
             self._position = None
+        self.train_loader.between_batches = self.between_batches
         return self.train_loader
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from torch import Tensor
 from knockgraph.container import atomic_write
 from knockgraph.errors import KnockgraphError, LabelError
 from knockgraph.models import baselines
+from knockgraph.train import foreseen
 from knockgraph.train.config import Config
 from knockgraph.train.data import TrainingData
 from knockgraph.train.metrics import classification_metrics, regression_metrics
@@ -42,14 +45,19 @@ def finish(config: Config, data: TrainingData, task: Task, directory: Path, seco
 
 
 def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cpu") -> dict[str, Any]:
-    """Metrics of a finished run on one part of its split, against the baselines."""
+    """Metrics of a run on one part of its split, against the baselines; the run may be going on, and is only read."""
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
     _check_labels(data, task, directory, say)
     data.collate = task.strategy.collate
-    if task.strategy.placement == "stored":
-        task.strategy.prepare(data.bound, directory / "store")
-    return evaluate_part(config, data, task.to(device), part, None, say)
+    with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
+        if task.strategy.placement == "stored":
+            try:
+                task.strategy.store.use(directory / "store")
+            except KnockgraphError:  # removed to save room, or not written completely yet
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                task.strategy.prepare(data.bound, Path(folder) / "store")
+        return evaluate_part(config, data, task.to(device), part, None, say)
 
 
 def _check_labels(data: TrainingData, task: Task, directory: Path, say: Say) -> None:

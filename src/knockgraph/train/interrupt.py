@@ -1,4 +1,4 @@
-"""Ctrl-C: heard at once, obeyed after the step, whose state is saved."""
+"""Ctrl-C and the signals by which a machine ends a job: the run stops after the current step and is saved."""
 
 from __future__ import annotations
 
@@ -12,79 +12,120 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from knockgraph.train import moments
+from knockgraph.train.finite import any_rank
+
+STOPPED = 75  #: exit code of a run that a signal other than Ctrl-C has stopped (EX_TEMPFAIL: try again)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
 
 class InterruptedRun(KeyboardInterrupt):
-    """A run that was ended by Ctrl-C.
+    """A run that was ended by Ctrl-C or another signal.
 
     Args:
         directory: The run directory.
         resumable: Whether it holds a checkpoint.
+        by: The signal.
     """
 
-    def __init__(self, directory: Path, resumable: bool) -> None:
+    def __init__(self, directory: Path, resumable: bool, by: signal.Signals = signal.SIGINT) -> None:
         super().__init__()
         self.directory = directory
         self.resumable = resumable
+        self.by = by
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return 130 if self.by == signal.SIGINT else STOPPED
+
+    def __str__(self) -> str:
+        what = "interrupted" if self.by == signal.SIGINT else f"stopped by {self.by.name}"
+        todo = f"continue with: knockgraph train run_dir={self.directory} resume=true"
+        return f"{what}; {todo if self.resumable else 'there is no checkpoint yet, start anew'}"
 
 
 class Interrupt(pl.Callback):
     """Saves and raises ``KeyboardInterrupt`` after the optimizer step that is under way.
 
     In the middle of a step it could hit a library that holds a lock (TensorBoard's queue does, at every logged step),
-    and the shutdown would then wait for that lock for ever. Several processes hear it at different steps: they do not
-    save, which takes all of them, and end before their next batch. A second Ctrl-C is obeyed at once.
-
-    Args:
-        save: Saves the state of the run.
+    and the shutdown would then wait for that lock for ever. Several processes hear a signal at different steps, so they
+    agree on it whenever a step is logged. A second Ctrl-C ends a single process at once.
 
     Attributes:
-        asked: Whether Ctrl-C was pressed.
+        asked: The signal that was heard.
+        training: Whether the signal has to wait for the step under way.
+        save: Saves the state of the run at a moment.
     """
 
-    def __init__(self, save: Callable[[pl.Trainer], None]) -> None:
-        self.save = save
-        self.asked = False
+    def __init__(self) -> None:
+        self.asked: signal.Signals | None = None
+        self.training = False
+        self.save: Callable[[pl.Trainer, str], None] = lambda trainer, moment: None
+        self._several = False
         self._step = 0
+        self._taken: list[signal.Signals] = []
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside the block SIGINT is ours; a thread cannot have it."""
+        """Inside the block the signals are ours, unless somebody else handles or ignores them (``nohup``)."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGINT, self._ask)
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._taken = [number for number in SIGNALS if number == signal.SIGINT or before[number] == signal.SIG_DFL]
+        self._take()
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number in self._taken:
+                signal.signal(number, before[number])
+
+    def _take(self) -> None:
+        for number in self._taken:
+            signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-
-    def _obey(self) -> None:
-        if self.asked:
+        again, self.asked = self.asked is not None, self.asked or signal.Signals(number)
+        # torchrun passes Ctrl-C on, so that each of its processes hears it twice.
+        if not self.training or (again and not self._several):
             raise KeyboardInterrupt
 
-    def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Between two steps, where there are several processes."""
+    def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Lightning has put a handler of its own in front: it talks to the other processes in the middle of a step."""
+        self._take()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The same where there is no sanity check."""
+        self._take()
+        self._several = trainer.world_size > 1
         self._step = trainer.global_step
-        if trainer.world_size > 1:
-            self._obey()
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """After an optimizer step: gradients that are being accumulated are not part of a checkpoint."""
-        if self.asked and trainer.world_size == 1 and trainer.global_step != self._step:
-            self.save(trainer)
-            self._obey()
+    def between_batches(self, trainer: pl.Trainer) -> None:
+        """Called by the loader. Gradients that are being accumulated are not part of a checkpoint."""
+        step, self._step = self._step, trainer.global_step
+        if self._step != step and (not self._several or self._step % trainer.log_every_n_steps == 0):  # type: ignore[attr-defined]
+            self._obey(trainer, moments.STEP)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """After the last step of an epoch."""
+        if not trainer.sanity_checking:
+            self._obey(trainer, moments.VALIDATION)
 
     def on_validation_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Between two batches."""
-        self._obey()
+        """The whole validation is made again."""
+        if not self._several and not trainer.sanity_checking:
+            self._obey(trainer, moments.VALIDATION)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Between two epochs."""
+        self._step = trainer.global_step
+        self._obey(trainer, moments.EPOCH)
+
+    def _obey(self, trainer: pl.Trainer, moment: str) -> None:
+        if any_rank(trainer, self.asked is not None):
+            self.asked = self.asked or signal.SIGTERM  # another process heard it
+            self.save(trainer, moment)
+            raise KeyboardInterrupt

@@ -32,11 +32,22 @@ class MetricsFile(CSVLogger):
             self._experiment = _Writer(self.log_dir)
         return self._experiment
 
+    def count(self) -> int:
+        """How many rows there are; 0 in processes that do not write them."""
+        return self._experiment.count if isinstance(self._experiment, _Writer) else 0
+
 
 class _Writer(ExperimentWriter):
     def __init__(self, log_dir: str) -> None:
         super().__init__(log_dir)
-        self.metrics_keys = _header(Path(self.metrics_file_path))
+        path = Path(self.metrics_file_path)
+        self.metrics_keys = _header(path)
+        self.count = len(rows(path))
+
+    def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
+        """One more row."""
+        super().log_metrics(metrics_dict, step)
+        self.count += 1
 
     def _check_log_dir_exists(self) -> None:
         """Where Lightning deletes an existing file."""
@@ -47,13 +58,17 @@ class _Writer(ExperimentWriter):
         _write(path, fieldnames, rows(path))
 
 
-def cut(path: Path, step: int) -> None:
-    """Leave out the rows from ``step`` on: what a run did after the checkpoint from which it is resumed."""
+def cut(path: Path, count: int | None, step: int = 0) -> None:
+    """Leave out what a run wrote after the checkpoint from which it is resumed: keep ``count`` rows.
+
+    Checkpoints of earlier versions do not know it; for them the rows before ``step`` are kept.
+    """
     names = _header(path)
     if not names:
         path.unlink(missing_ok=True)
         return
-    _write(path, names, [row for row in rows(path) if int(row["step"]) < step])
+    found = rows(path)
+    _write(path, names, found[:count] if count is not None else [row for row in found if int(row["step"]) < step])
 
 
 def rows(path: Path) -> list[dict[str, str]]:

@@ -18,8 +18,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,57 +31,69 @@ import torch
 from knockgraph.container import atomic_write, check_folder
 from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
 from knockgraph.graph import CellGraph
+from knockgraph.profile.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
-from knockgraph.train import checkpoints, memory, wandb_run
+from knockgraph.train import checkpoints, foreseen, memory, wandb_run
 from knockgraph.train.config import Config, ConfigError, dump, load, with_options_spelled_out
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
+from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
+from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
+from knockgraph.train.overrides import changed
 from knockgraph.train.task import Task, fingerprint
-from knockgraph.train.trainer import is_main_process, make_trainer, quiet
+from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
 from knockgraph.words import counted
 
 Say = Callable[[str], None]
 
 
-def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Path:
+def train(config: Config, say: Say = print, max_epochs: int | None = None, overrides: Sequence[str] = ()) -> Path:
     """Run or resume what the config says; returns the run directory.
 
-    A resumed run keeps the config it was started with.
+    A resumed run keeps the config it was started with, but for ``max_epochs`` and ``overrides``.
 
     Args:
         config: The config.
         say: Told what a person should know.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
+        overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
     """
     _check_processes(config)
     directory = _directory(config)
     config = with_options_spelled_out(config)
+    if max_epochs is not None:
+        config.trainer.max_epochs, overrides = max_epochs, [*overrides, f"trainer.max_epochs={max_epochs}"]
+    interrupt, lock = Interrupt(), RunLock(directory)
+    try:
+        with interrupt.listening():
+            _train(config, overrides, directory, interrupt, lock, say if is_main_process() else _silent)
+    except KeyboardInterrupt as stopped:
+        saved = checkpoints.any_saved(directory / "checkpoints")
+        raise InterruptedRun(directory, saved, interrupt.asked or signal.SIGINT) from stopped
+    finally:
+        lock.release()
+    return directory
+
+
+def _train(
+    config: Config, overrides: Sequence[str], directory: Path, interrupt: Interrupt, lock: RunLock, say: Say
+) -> None:
     folder = directory / "checkpoints"
     main = is_main_process()
-    say = say if main else _silent
     resume_from: Path | None = None
+    if main and directory.is_dir():
+        lock.acquire()
     if config.requeue and checkpoints.any_saved(folder):
         _check_same(config, load(directory / "config.yaml"), directory)
         config.resume = True
     if config.resume:
-        kept = load(directory / "config.yaml")
-        kept.resume, kept.run_dir = True, str(directory)
-        kept.trainer.max_epochs = kept.trainer.max_epochs if max_epochs is None else max_epochs
-        config = kept
-        resume_from, problems = checkpoints.newest_valid(folder)
-        for problem in problems:
-            say(f"skipped: {problem}")
-        say(f"resuming from {resume_from}")
-        if main and resume_from.name != checkpoints.LAST:
-            # A damaged one must not take the place of the good one at the next save.
-            (folder / checkpoints.LAST).unlink(missing_ok=True)
-    elif checkpoints.any_saved(folder):
-        raise KnockgraphError(
-            f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
-        )
+        config = _kept(directory, config, overrides)
+        resume_from = _newest(folder, main, say)
+        _check_length(config, resume_from)
     else:
+        _check_new(directory)
         check_folder(directory)
     quiet()
     data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
@@ -93,21 +106,64 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None) -> Pa
 
         watch(config, trainer, len(data.rows["train"]), directory)
     if main:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        if resume_from is None:
+            _check_new(directory)  # again: another process may have had the lock before
+            cut(directory / "metrics.csv", 0)
+        else:
+            saved = checkpoints.load(resume_from)
+            cut(directory / "metrics.csv", checkpoints.rows_of(saved), int(saved["global_step"]))
         _write_directory(config, data, directory)
-        cut(directory / "metrics.csv", 0 if resume_from is None else int(checkpoints.load(resume_from)["global_step"]))
         task.strategy.prepare(data.bound, directory / "store")
         _announce(config, data, task, directory, say)
     if main:
         _check_memory(config, trainer, task, say)
     start = time.perf_counter()
-    _fit(config, trainer, task, data, directory, resume_from)
+    _fit(config, trainer, task, data, directory, resume_from, interrupt)
     seconds = time.perf_counter() - start
     if main:
         from knockgraph.train.evaluate import finish
 
         # Lightning has moved the task back to the host; the test part is predicted where it was trained.
-        finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
-    return directory
+        with foreseen.explained(config, directory):
+            finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
+
+
+def _kept(directory: Path, given: Config, overrides: Sequence[str]) -> Config:
+    """The config that a run was started with, to go on with."""
+    kept = load(directory / "config.yaml")
+    _check_processes(kept)
+    kept.resume, kept.run_dir = True, str(directory)
+    return changed(kept, given, overrides)
+
+
+def _check_length(config: Config, resume_from: Path) -> None:
+    done, wanted = int(checkpoints.load(resume_from)["epoch"]), config.trainer.max_epochs
+    if wanted != -1 and wanted < done:
+        raise ConfigError(
+            f"config key 'trainer.max_epochs': this run has trained for {done} epochs already, more than {wanted}; "
+            "give it more"
+        )
+
+
+def _newest(folder: Path, main: bool, say: Say) -> Path:
+    """The checkpoint to go on from."""
+    found, problems = checkpoints.newest_valid(folder)
+    for problem in problems:
+        say(f"skipped: {problem}")
+    say(f"resuming from {found}")
+    last = folder / checkpoints.LAST
+    if main and found != last and last.is_file():  # it must not take the place of the good one at the next save
+        say(f"kept as {checkpoints.set_aside(last)}")
+    return found
+
+
+def _check_new(directory: Path) -> None:
+    if checkpoints.any_saved(directory / "checkpoints"):
+        raise KnockgraphError(
+            f"{directory} already holds a run; continue it with resume=true or choose another run_dir"
+        )
 
 
 def _silent(text: str) -> None:
@@ -134,27 +190,42 @@ def _check_memory(config: Config, trainer: pl.Trainer, task: Task, say: Say) -> 
 
 
 def _fit(
-    config: Config, trainer: pl.Trainer, task: Task, data: TrainingData, directory: Path, resume_from: Path | None
+    config: Config,
+    trainer: pl.Trainer,
+    task: Task,
+    data: TrainingData,
+    directory: Path,
+    resume_from: Path | None,
+    interrupt: Interrupt,
 ) -> None:
-    saver = next(c for c in trainer.callbacks if isinstance(c, checkpoints.Checkpoints))  # type: ignore[attr-defined]
-    interrupt = Interrupt(saver.save_last)
+    finite, saver = callback(trainer, Finite), callback(trainer, checkpoints.Checkpoints)
+    interrupt.save = saver.save_last
     trainer.callbacks.append(interrupt)  # type: ignore[attr-defined]
+
+    def between_batches() -> None:
+        with phase(LOGGING, "Checkpoints"):
+            finite.between_batches(trainer)
+            saver.between_batches(trainer)
+            interrupt.between_batches(trainer)
+
+    data.between_batches = between_batches
     memory_of = memory.explained(config.loader.batch_size, config.strategy.name, trainer.strategy.root_device)
+    interrupt.training = True
     try:
-        with interrupt.listening(), memory_of:
+        with foreseen.explained(config, directory), memory_of:
             trainer.fit(task, datamodule=data, ckpt_path=None if resume_from is None else str(resume_from))
-    except SystemExit:  # Lightning's answer to a KeyboardInterrupt
+    except SystemExit as ended:  # Lightning's answer to a KeyboardInterrupt
         if not trainer.interrupted:
             raise
-        interrupt.asked = True
-    except RuntimeError as error:  # a loader's worker heard Ctrl-C, too, and is missed
-        if not interrupt.asked or isinstance(error, KnockgraphError):
+        raise KeyboardInterrupt from ended
+    except foreseen.TrainingStoppedError as error:  # a process that heard the signal, too, is missed
+        if interrupt.asked is None:
             raise
+        raise KeyboardInterrupt from error
     finally:
+        interrupt.training = False
         data.close()
         wandb_run.finish(trainer)
-    if interrupt.asked:
-        raise InterruptedRun(directory, checkpoints.any_saved(directory / "checkpoints"))
 
 
 def _check_processes(config: Config) -> None:
@@ -195,13 +266,14 @@ def _directory(config: Config) -> Path:
 
 def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Task:
     """The task that the config names."""
-    return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
+    with foreseen.model_that_fits(config):
+        return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
 
 
 def _write_directory(config: Config, data: TrainingData, directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / "config.yaml") as part:
-        part.write_text(dump(config), encoding="utf-8")
+        # What the run is, not how it was started or continued.
+        part.write_text(dump(replace(config, resume=False, requeue=False)), encoding="utf-8")
     if config.resume:
         return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, TQDMProgressBar
+from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, TQDMProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.strategies import DDPStrategy
@@ -21,12 +24,16 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.train import checkpoints, wandb_run
 from knockgraph.train.config import Config
+from knockgraph.train.finite import Finite
 from knockgraph.train.learning import Learning
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
 
 _BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
 _BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}
+
+
+Kind = TypeVar("Kind", bound=pl.Callback)
 
 
 class SharedStore(pl.Callback):
@@ -69,13 +76,54 @@ class Throughput(pl.Callback):
         self._seconds = time.perf_counter() - self._start
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the rates."""
-        if self._steps:
-            rates = {
-                "train/it_per_s": self._steps / self._seconds,
-                "train/samples_per_s": self._samples / self._seconds,
-            }
-            pl_module.log_dict(rates)
+        """Log the rates; they are unknown where a run was resumed at the end of the epoch."""
+        seconds = self._seconds if self._steps else math.nan
+        pl_module.log_dict({"train/it_per_s": self._steps / seconds, "train/samples_per_s": self._samples / seconds})
+
+
+class EarlyStopping(callbacks.EarlyStopping):
+    """Early stopping; a run that was stopped by it stays so when it is resumed, unless it is given more patience."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """All but the patience, which is the config's."""
+        super().load_state_dict({**state_dict, "patience": self.patience})
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop again."""
+        trainer.should_stop = 0 < self.wait_count >= self.patience
+
+
+class LearningRate(pl.Callback):
+    """A run that is resumed with another learning rate goes on with its schedule, times new / old.
+
+    Args:
+        lr: The learning rate of the config.
+    """
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+        self._factor = 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rate to which those of the optimizer and the schedule belong."""
+        return {"lr": self.lr}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Compare with it."""
+        self._factor = self.lr / state_dict["lr"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Change what was restored."""
+        factor, self._factor = self._factor, 1.0
+        if factor == 1.0:
+            return
+        for group in (group for optimizer in trainer.optimizers for group in optimizer.param_groups):
+            for key in ("lr", "initial_lr"):
+                if key in group:
+                    group[key] *= factor
+        for config in trainer.lr_scheduler_configs:
+            if hasattr(config.scheduler, "base_lrs"):
+                config.scheduler.base_lrs = [lr * factor for lr in config.scheduler.base_lrs]
 
 
 class Accumulation(GradientAccumulationScheduler):
@@ -100,38 +148,42 @@ def make_trainer(
     """
     t = config.trainer
     classes = config.task == "classification"
-    callbacks: list[pl.Callback] = [
+    metrics = MetricsFile(directory, t.log_every_n_steps)
+    best = _BEST_CLASSES if classes else _BEST_REGRESSION
+    finite = Finite(config, directory)
+    used: list[pl.Callback] = [
         Throughput(),
+        LearningRate(config.optimizer.lr),
+        finite,
         Learning(say),  # before the checkpoints, which hold what it said
-        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, _BEST_CLASSES if classes else _BEST_REGRESSION),
+        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
     ]
     if t.accumulate != {0: 1}:
-        callbacks.append(Accumulation(t.accumulate))
+        used.append(Accumulation(t.accumulate))
     if t.early_stopping is not None:
-        callbacks.append(EarlyStopping("val/bce" if classes else "val/mse", patience=t.early_stopping))
+        used.append(EarlyStopping("val/bce" if classes else "val/mse", patience=t.early_stopping))
     if t.plot_every_n_epochs:
-        callbacks.append(Plots(directory, t.plot_every_n_epochs))
+        used.append(Plots(directory, t.plot_every_n_epochs))
     if t.progress_bar:
-        callbacks.append(TQDMProgressBar(refresh_rate=10))
+        used.append(TQDMProgressBar(refresh_rate=10))
     if config.strategy.name.startswith("stored-"):
-        callbacks.append(SharedStore(directory / "store"))
-    loggers: list[Logger] = [MetricsFile(directory, t.log_every_n_steps)]
+        used.append(SharedStore(directory / "store"))
+    loggers: list[Logger] = [metrics]
     if find_spec("tensorboard") is not None:  # absent on machines that only measure
         loggers.append(TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"))
     if config.logging.wandb != "off":
         loggers.append(wandb_run.wandb_logger(config, directory, is_main_process()))
-    several = t.devices * t.num_nodes > 1
     return pl.Trainer(
         accelerator=t.accelerator,
         devices=t.devices,
         num_nodes=t.num_nodes,
-        strategy=DDPStrategy(find_unused_parameters=False, broadcast_buffers=False) if several else "auto",
+        strategy=_ddp(config) if t.devices * t.num_nodes > 1 else "auto",
         precision=None if t.precision == "64-true" else t.precision,  # type: ignore[arg-type]
         max_epochs=t.max_epochs,
         max_steps=t.max_steps,
         gradient_clip_val=t.gradient_clip,
         logger=loggers,
-        callbacks=callbacks,
+        callbacks=used,
         plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *_cluster()],
         enable_checkpointing=False,  # ours above: without pickle, verified
         enable_progress_bar=t.progress_bar,
@@ -141,6 +193,18 @@ def make_trainer(
         num_sanity_val_steps=1,
         default_root_dir=directory,
     )
+
+
+def _ddp(config: Config) -> DDPStrategy:
+    # While the first process writes a store, which may take hours, the others wait for it.
+    stored = config.strategy.name.startswith("stored-")
+    timeout = timedelta(days=2) if stored else timedelta(seconds=config.trainer.process_timeout)
+    return DDPStrategy(find_unused_parameters=False, broadcast_buffers=False, timeout=timeout)
+
+
+def callback(trainer: pl.Trainer, kind: type[Kind]) -> Kind:
+    """The trainer's callback of this kind."""
+    return next(c for c in trainer.callbacks if isinstance(c, kind))  # type: ignore[attr-defined]
 
 
 def _cluster() -> list[SLURMEnvironment]:
@@ -157,6 +221,7 @@ def quiet() -> None:
         ".*does not have many workers.*",
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
+        ".*callbacks used to create the checkpoint.*",  # early stopping may be switched off when a run is resumed
         ".*LeafSpec.*",
         ".*smaller than the logging interval.*",  # a screen of a few rows is logged once per epoch
         ".*recommended to use .self.log.*sync_dist=True.*",  # what is logged without it is the same on all ranks

@@ -1,0 +1,88 @@
+"""A loss or a weight that is NaN or infinite ends the training, before such a state takes the place of a good one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from knockgraph.errors import KnockgraphError
+from knockgraph.train import checkpoints
+from knockgraph.train.config import Config
+
+
+class NotFiniteError(KnockgraphError, ArithmeticError):
+    """The training has diverged.
+
+    Args:
+        what: Which number is not finite.
+        step: After how many optimizer steps it was seen.
+        config: What was trained.
+        directory: The run directory.
+    """
+
+    def __init__(self, what: str, step: int, config: Config, directory: Path) -> None:
+        resumable = checkpoints.any_saved(directory / "checkpoints")
+        kept = f"the last good state is saved: go on from it with knockgraph train run_dir={directory} resume=true"
+        super().__init__(
+            f"{what} is NaN or infinite after step {step:,}, so the training has stopped; "
+            f"{kept if resumable else 'start anew with'} optimizer.lr={config.optimizer.lr / 10:.3g}"
+            f"{' or trainer.precision=32-true' if config.trainer.precision == 'bf16-mixed' else ''}"
+        )
+
+
+class Finite(Callback):
+    """Looks at the loss whenever a step is logged, and at the weights whenever they are saved.
+
+    At those moments the host waits for the device anyway; the steps between them stay free of it. A loss that is not
+    finite makes every weight that has a gradient NaN, and with the weights every later loss, so none is missed.
+
+    Args:
+        config: The config.
+        directory: The run directory.
+    """
+
+    def __init__(self, config: Config, directory: Path) -> None:
+        self.config = config
+        self.directory = directory
+        self._loss: Tensor | None = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Keep the loss where it is."""
+        self._loss = outputs.get("loss") if isinstance(outputs, dict) else None
+
+    def between_batches(self, trainer: Trainer) -> None:
+        """Called by the loader."""
+        if trainer.global_step % self.config.trainer.log_every_n_steps == 0:
+            self._check_loss(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An epoch may be shorter than the interval."""
+        if not trainer.sanity_checking:
+            self._check_loss(trainer)
+
+    def _check_loss(self, trainer: Trainer) -> None:
+        loss, self._loss = self._loss, None
+        if any_rank(trainer, loss is not None and not bool(loss.isfinite().all())):
+            raise NotFiniteError("the loss", trainer.global_step, self.config, self.directory)
+
+    def check_weights(self, trainer: Trainer) -> None:
+        """Called before a state is saved; ranks have the same weights."""
+        weights = {n: w for n, w in trainer.lightning_module.named_parameters() if w.is_floating_point()}
+        if not weights or bool(torch.stack([w.detach().isfinite().all() for w in weights.values()]).all()):
+            return
+        name = next(name for name, weight in weights.items() if not bool(weight.isfinite().all()))
+        raise NotFiniteError(f"the weight {name}", trainer.global_step, self.config, self.directory)
+
+
+def any_rank(trainer: Trainer, flag: bool) -> bool:
+    """Whether it is so in any of the processes; all of them must ask."""
+    if trainer.world_size == 1:
+        return flag
+    mine = torch.tensor(float(flag), device=trainer.strategy.root_device)
+    return bool(trainer.strategy.reduce(mine, reduce_op="max"))

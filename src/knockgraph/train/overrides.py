@@ -1,0 +1,94 @@
+"""What may be changed when a run is resumed: how it is run, not what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from knockgraph.train.config import Config, ConfigError
+
+CHANGEABLE = (
+    "data.screen",  # it may have moved; that it is the same is checked when it is read
+    "loader.num_workers",
+    "loader.pin_memory",
+    "loader.persistent_workers",
+    "loader.prefetch_factor",
+    "loader.timeout",
+    "loader.resident",
+    "optimizer.lr",
+    "trainer.max_epochs",
+    "trainer.accelerator",
+    "trainer.process_timeout",
+    "trainer.gradient_clip",
+    "trainer.compile",
+    "trainer.cuda_graph",
+    "trainer.early_stopping",
+    "trainer.log_every_n_steps",
+    "trainer.plot_every_n_epochs",
+    "trainer.checkpoint_every_n_steps",
+    "trainer.progress_bar",
+    "trainer.baselines",
+    "trainer.profile",
+    "trainer.profile_window",
+    "logging.wandb",
+    "logging.project",
+)
+_NOT_THE_RUN = ("run_dir", "resume", "requeue")
+
+
+def changed(kept: Config, given: Config, overrides: Sequence[str]) -> Config:
+    """The config of a run with what the overrides change in it; refused by name if they change what it is.
+
+    A group (``trainer=gpu``, ``preset=reference``) is compared, not applied: its other keys are the run's own.
+
+    Args:
+        kept: The config of the run.
+        given: The config that the overrides describe.
+        overrides: ``key=value``.
+    """
+    keys = {word.lstrip("+~").partition("=")[0] for word in overrides}
+    before, after = dict(_leaves(kept)), dict(_leaves(given))
+    for path in sorted(before.keys() | after.keys()):
+        if path in _NOT_THE_RUN or not _is_meant(path, keys) or before.get(path) == after.get(path):
+            continue
+        if _may_change(path, before, after):
+            if path in keys:
+                _set(kept, path, after[path])
+        else:
+            was, now = (f"{found[path]!r}" if path in found else "not set" for found in (before, after))
+            raise ConfigError(
+                f"config key {path!r}: it is {was} in this run and cannot become {now} when the run is resumed; "
+                "leave it out, or start a new run"
+            )
+    return kept
+
+
+def _may_change(path: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
+    if path == "trainer.precision":  # weights are in float32 either way
+        return {before[path], after[path]} == {"32-true", "bf16-mixed"}
+    return path in CHANGEABLE
+
+
+def _is_meant(path: str, keys: Collection[str]) -> bool:
+    return "preset" in keys or any(path == key or path.startswith(f"{key}.") for key in keys)
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key → value; the options of a model, strategy or loss have keys, too."""
+    if dataclasses.is_dataclass(value):
+        inner = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    elif isinstance(value, dict) and path.endswith(".options"):
+        inner = value
+    else:
+        yield path, value
+        return
+    for name, content in inner.items():
+        yield from _leaves(content, f"{path}.{name}" if path else str(name))
+
+
+def _set(config: Any, path: str, value: Any) -> None:
+    *groups, name = path.split(".")
+    for group in groups:
+        config = getattr(config, group)
+    setattr(config, name, value)

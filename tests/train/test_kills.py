@@ -1,0 +1,166 @@
+"""A kill at every hook of a run: the resumed run is the uninterrupted one, file by file."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.trainer import call
+from same_run import differences
+from training_runs import config
+
+from knockgraph.report import training
+from knockgraph.train import checkpoints, moments
+from knockgraph.train.run import train
+
+HOOKS = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
+# Four steps an epoch, three epochs. AdamW's rate is so large that the plateau and the early stop come.
+COMMON = ["trainer.max_epochs=3", "model.options.dropout=0.2", "model=hetero-small"]
+COMMON += ["model.options.channels=4", "model.options.layers=1"]
+CONFIGS = {
+    "cosine": ["trainer.checkpoint_every_n_steps=4"],
+    "plateau": [
+        "scheduler.name=plateau",
+        "scheduler.patience=0",
+        "optimizer.lr=0.3",
+        "trainer.checkpoint_every_n_steps=2",
+    ],
+    "early stopping": ["trainer.early_stopping=1", "optimizer.lr=0.3", "trainer.checkpoint_every_n_steps=3"],
+    "accumulation": [
+        "trainer.accumulate={0: 2, 1: 3}",
+        "loss=composite",
+        "loss.options.buffer_size=20",
+        "trainer.checkpoint_every_n_steps=3",
+    ],
+}
+
+
+class KilledError(BaseException):
+    """The end of a process, as far as one can have it without one."""
+
+
+class Hooks:
+    """Counts the calls of hooks and ends the run at one of them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, end: int | None = None) -> None:
+        self.called: list[str] = []
+        self.end = end
+        for name in HOOKS:
+            patch.setattr(call, name, self._counting(getattr(call, name)))
+
+    def _counting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(trainer: Any, hook: str, *arguments: Any, **options: Any) -> Any:
+            if hook not in ("on_exception", "teardown"):
+                self.called.append(hook)
+                if len(self.called) == self.end:
+                    raise KilledError(hook)
+            return original(trainer, hook, *arguments, **options)
+
+        return counting
+
+
+def run(directory: Path, *options: str) -> Path:
+    return train(config(f"run_dir={directory}", *COMMON, *options), say=lambda _: None)
+
+
+Whole = Callable[[str], tuple[Path, list[str]]]
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pictures take longer than these runs."""
+    monkeypatch.setattr(training, "write_report", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The uninterrupted run of a config, and the hooks that it called."""
+    folder = tmp_path_factory.mktemp("whole")
+    made: dict[str, tuple[Path, list[str]]] = {}
+
+    def get(name: str) -> tuple[Path, list[str]]:
+        if name not in made:
+            with pytest.MonkeyPatch.context() as patch:
+                hooks = Hooks(patch)
+                made[name] = (run(folder / name, *CONFIGS[name]), hooks.called)
+        return made[name]
+
+    return get
+
+
+def start_or_resume(directory: Path, options: list[str]) -> None:
+    run(directory, *options, *(["resume=true"] if checkpoints.any_saved(directory / "checkpoints") else []))
+
+
+def kill(whole: Path, directory: Path, options: list[str], *ends: int) -> None:
+    """Start, and end at each of these hooks in turn, counted from where the run was started or resumed."""
+    for end in ends:
+        with pytest.MonkeyPatch.context() as patch:
+            hooks = Hooks(patch, end)
+            try:
+                start_or_resume(directory, options)
+            except KilledError as killed:
+                at = f"killed at hook {end}, {killed}"
+            else:
+                at = f"not killed: {len(hooks.called)} hooks"
+    start_or_resume(directory, options)
+    assert not (found := differences(whole, directory)), f"{at}: {found}"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("hook", ["validation_step", "on_train_epoch_end"])
+def test_killed_at_the_end_of_an_epoch(name: str, hook: str, whole: Whole, tmp_path: Path) -> None:
+    """A skipped epoch, a skipped step of the plateau scheduler, a run that could not be continued at all."""
+    expected, hooks = whole(name)
+    second = [n for n, called in enumerate(hooks, 1) if called == hook][3]  # two kinds of hooks, or the sanity check
+    kill(expected, tmp_path / "run", CONFIGS[name], second)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("part", range(8))
+def test_killed_at_every_hook(name: str, part: int, whole: Whole, tmp_path: Path) -> None:
+    expected, hooks = whole(name)
+    for end in range(1 + part, len(hooks) + 1, 8):
+        kill(expected, tmp_path / str(end), CONFIGS[name], end)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_again_and_again(seed: int, whole: Whole, tmp_path: Path) -> None:
+    choose = random.Random(seed)
+    name = choose.choice(list(CONFIGS))
+    expected, hooks = whole(name)
+    kill(expected, tmp_path / "run", CONFIGS[name], *(choose.randrange(1, len(hooks)) for _ in range(4)))
+
+
+@pytest.mark.parametrize("at", ["the last batch", "a batch", "the end of the validation"])
+def test_a_checkpoint_of_an_earlier_version(at: str, tmp_path: Path) -> None:
+    """They were saved where Lightning's counters are half way, and did not say where."""
+    hook, n = {"the last batch": ("validation_step", 2), "a batch": ("on_train_batch_start", 16)}.get(
+        at, ("on_validation_end", 3)
+    )
+    options = [*COMMON, "trainer.checkpoint_every_n_steps=1"]
+    with pytest.MonkeyPatch.context() as patch:
+        hooks = Hooks(patch)
+        run(tmp_path / "whole", *options)
+    with pytest.MonkeyPatch.context() as patch:
+        Hooks(patch, [k for k, called in enumerate(hooks.called, 1) if called == hook][n])
+        with pytest.raises(KilledError, match=hook):
+            run(tmp_path / "run", *options)
+    last = tmp_path / "run" / "checkpoints" / checkpoints.LAST
+    state = checkpoints.load(last)
+    about = state["callbacks"]["Checkpoints"]
+    assert about.pop("moment") == (moments.STEP if at == "a batch" else moments.VALIDATION)
+    del about["rows"]
+    loop = state["loops"]["fit_loop"]
+    if "batch" in at:
+        for counts in (loop["epoch_loop.batch_progress"][part] for part in ("total", "current")):
+            counts["completed"] -= 1
+    if at == "a batch":
+        loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+    checkpoints.save(last, state)
+    run(tmp_path / "run", "resume=true")
+    found = differences(tmp_path / "whole", tmp_path / "run")  # of the rows only those of the validation stand twice
+    assert not [place for place in found if "metrics.csv" not in place and "/rows" not in place]
