@@ -157,7 +157,7 @@ def test_a_resumed_run_does_not_repeat_it(tmp_path: Path) -> None:
     assert sum("same prediction" in line for line in said) == 1  # at the end
     second = json.loads((tmp_path / "run" / "result.json").read_text())
     assert second["warnings"] == [text.replace("1 epoch", "2 epochs") for text in first["warnings"]]
-    assert load(tmp_path / "run" / "config.yaml").resume
+    assert load(tmp_path / "run" / "config.yaml").trainer.max_epochs == 2
 
 
 def test_its_state() -> None:
