@@ -1,11 +1,13 @@
 """A training that diverges stops in one sentence, and the last good checkpoint stays."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from test_ddp import start
 from training_runs import LEAST, config, weights
 
 from knockgraph.train import checkpoints
@@ -69,3 +71,17 @@ def test_mixed_precision_has_another_way_out(tmp_path: Path, monkeypatch: pytest
     diverge(monkeypatch, 0)
     with pytest.raises(NotFiniteError, match=r"start anew with optimizer\.lr=0\.0003 or trainer\.precision=32-true$"):
         train(config(f"run_dir={tmp_path}/run", "trainer.precision=bf16-mixed"), say=lambda _: None)
+
+
+def only_one_rank() -> None:
+    """In a process of its own: the second rank's loss is NaN."""
+    original = Task.training_step
+    nan = float("nan") if os.environ["RANK"] == "1" else 1.0
+    Task.training_step = lambda self, *arguments: original(self, *arguments) * nan  # type: ignore[method-assign]
+
+
+@pytest.mark.full
+def test_ranks_stop_together(tmp_path: Path) -> None:
+    said = [rank.wait(1) for rank in start(tmp_path / "run", before=only_one_rank)]
+    assert said[0].stderr.startswith("error: the loss is NaN or infinite after step 1, ")
+    assert said[1].stderr == ""

@@ -1,14 +1,19 @@
 """A kill at every hook of a run: the resumed run is the uninterrupted one, file by file."""
 
+import itertools
+import os
 import random
+import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lightning.pytorch.trainer import call
 from same_run import differences
-from training_runs import config
+from test_ddp import start
+from training_runs import QUIET, Started, config
 
 from knockgraph.report import training
 from knockgraph.train import checkpoints, moments
@@ -164,3 +169,69 @@ def test_a_checkpoint_of_an_earlier_version(at: str, tmp_path: Path) -> None:
     run(tmp_path / "run", "resume=true")
     found = differences(tmp_path / "whole", tmp_path / "run")  # of the rows only those of the validation stand twice
     assert not [place for place in found if "metrics.csv" not in place and "/rows" not in place]
+
+
+# ── kill −9, any config, one process or two ──────────────────────────────────────────────────────────────────────────
+
+
+def die_at(end: int | None, counted: Path) -> None:
+    """In a process of its own: count the hooks, and be killed at one of them."""
+    calls = itertools.count(1)
+
+    def counting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def hook(*arguments: Any, **options: Any) -> Any:
+            number = next(calls)
+            counted.write_text(str(number))
+            if number == end:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*arguments, **options)
+
+        return hook
+
+    for name in HOOKS:
+        setattr(call, name, counting(getattr(call, name)))
+
+
+def any_config(choose: random.Random) -> list[str]:
+    composite = ["loss=composite", f"loss.options.buffer_size={choose.randrange(8, 40)}"]
+    return [
+        *["trainer.max_epochs=3", "model.options.dropout=0.2", "data.experiments=81", "trainer.precision=32-true"],
+        *["model=hetero-small", "model.options.channels=4", "model.options.layers=1"],
+        f"scheduler.name={choose.choice(['cosine', 'plateau', 'none'])}",
+        "scheduler.patience=0",
+        f"optimizer.lr={choose.choice([0.003, 0.3])}",
+        f"trainer.early_stopping={choose.choice(['null', '1', '2'])}",
+        f"trainer.accumulate={choose.choice(['{0: 1}', '{0: 2, 1: 4}', '{0: 3}'])}",
+        f"trainer.checkpoint_every_n_steps={choose.randrange(1, 12)}",
+        f"trainer.log_every_n_steps={choose.randrange(1, 5)}",
+        *choose.choice([["loss=mse"], ["loss=log-cosh"], composite]),
+        f"strategy={choose.choice(['node-mask', 'lazy-mask', 'stored-indices', 'device-vectorized'])}",
+        f"loader.num_workers={choose.choice([0, 0, 1])}",
+    ]
+
+
+def processes(directory: Path, number: int, options: list[str], end: int | None = None) -> int:
+    """Start or resume a run in one process or two, killed at a hook if it comes so far; how many hooks it called."""
+    resume = ["resume=true"] if checkpoints.any_saved(directory / "checkpoints") else []
+    counted = directory.with_suffix(".hooks")
+    before = partial(die_at, end, counted)
+    if number == 1:
+        started = [Started("train", f"run_dir={directory}", *QUIET, *options, *resume, before=before)]
+    else:
+        started = start(directory, *options, *resume, before=before)
+    for process in started:
+        process.wait(0 if end is None else None)
+    return int(counted.read_text())
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 20))])
+def test_any_config_killed_anywhere(seed: int, tmp_path: Path) -> None:
+    choose = random.Random(seed)
+    number = 1 + seed % 2
+    options = [*any_config(choose), f"loader.batch_size={16 // number}"]
+    hooks = processes(tmp_path / "whole", number, options)
+    end = choose.randrange(1, hooks)
+    processes(tmp_path / "run", number, options, end)
+    processes(tmp_path / "run", number, options)
+    found = differences(tmp_path / "whole", tmp_path / "run")
+    assert not found, f"{options}, killed at hook {end} of {hooks}: {found}"

@@ -32,7 +32,8 @@ def watch(config: Config, trainer: pl.Trainer, samples: int, directory: Path) ->
         window.check(config, samples)
         for callback in callbacks:
             if isinstance(callback, Checkpoints):  # only the final one, which is after the window
-                callback.on_train_batch_end = callback.on_validation_end = _nothing  # type: ignore[method-assign]
+                callback.between_batches = callback.on_train_epoch_start = _nothing  # type: ignore[method-assign]
+                callback.on_validation_start = callback.on_validation_end = _nothing  # type: ignore[method-assign]
         recorder = TraceRecorder(window, directory / "traces", f"{config.model.name}-{config.strategy.name}")
         callbacks.append(recorder)
     PhaseProfiler(clock).watch(trainer)

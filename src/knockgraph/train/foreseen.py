@@ -33,8 +33,8 @@ def explained(config: Config, directory: Path) -> Iterator[None]:
         if what is None:
             raise
         saved = any_saved(directory / "checkpoints")
-        how = f"continue with knockgraph train run_dir={directory} resume=true" if saved else "start it again"
-        raise TrainingStoppedError(what.format(how=how)) from error
+        how = f"continue with knockgraph train run_dir={directory} resume=true" if saved else "start the run again"
+        raise TrainingStoppedError(what.format(how=how, having=how if saved else f"{how} with")) from error
 
 
 def _sentence(error: Exception, config: Config) -> str | None:
@@ -52,9 +52,9 @@ def _sentence(error: Exception, config: Config) -> str | None:
     if config.loader.num_workers:
         if "DataLoader timed out" in text:
             late = f"the loader's workers have made no batch in {config.loader.timeout} s (loader.timeout)"
-            return f"{late}: {_SHORTAGE}; {{how}} loader.num_workers=0"
+            return f"{late}: {_SHORTAGE}; {{having}} loader.num_workers=0"
         if "DataLoader worker" in text or "ancdata" in text or getattr(error, "errno", None) == errno.EMFILE:
-            return f"a worker of the loader has ended ({first}): {_SHORTAGE}; {{how}} loader.num_workers=0"
+            return f"a worker of the loader has ended ({first}): {_SHORTAGE}; {{having}} loader.num_workers=0"
     if config.trainer.devices * config.trainer.num_nodes > 1:
         if any(word in lower for word in _LATE):
             return (

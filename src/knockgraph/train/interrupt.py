@@ -99,6 +99,9 @@ class Interrupt(pl.Callback):
         """The same where there is no sanity check."""
         self._take()
         self._several = trainer.world_size > 1
+        if self._several and signal.SIGTERM in self._taken:
+            # Its processes would tell each other at every step, and wait for the device each time.
+            trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
         self._step = trainer.global_step
 
     def between_batches(self, trainer: pl.Trainer) -> None:

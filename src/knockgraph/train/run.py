@@ -37,7 +37,7 @@ from knockgraph.train import checkpoints, foreseen, memory, wandb_run
 from knockgraph.train.config import Config, ConfigError, dump, load, with_options_spelled_out
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
-from knockgraph.train.finite import Finite
+from knockgraph.train.finite import Finite, NotFiniteError
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
@@ -69,6 +69,10 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None, overr
     try:
         with interrupt.listening():
             _train(config, overrides, directory, interrupt, lock, say if is_main_process() else _silent)
+    except NotFiniteError:
+        if is_main_process():
+            raise
+        raise SystemExit(1) from None  # all processes stop together, and the first one says why
     except KeyboardInterrupt as stopped:
         saved = checkpoints.any_saved(directory / "checkpoints")
         raise InterruptedRun(directory, saved, interrupt.asked or signal.SIGINT) from stopped
