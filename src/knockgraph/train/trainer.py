@@ -21,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.train import checkpoints, wandb_run
 from knockgraph.train.config import Config
+from knockgraph.train.empty import EMPTY
 from knockgraph.train.learning import Learning
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
@@ -102,7 +103,7 @@ def make_trainer(
     classes = config.task == "classification"
     callbacks: list[pl.Callback] = [
         Throughput(),
-        Learning(say),  # before the checkpoints, which hold what it said
+        *([] if config.task in EMPTY else [Learning(say)]),  # before the checkpoints, which hold what it said
         checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, _BEST_CLASSES if classes else _BEST_REGRESSION),
     ]
     if t.accumulate != {0: 1}:
