@@ -18,7 +18,6 @@ from knockgraph.models.hetero_layer import HeteroLayer
 from knockgraph.report.training import curves
 from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train import learning
-from knockgraph.train.config import load
 from knockgraph.train.learning import Learning, mean_cosine
 from knockgraph.train.run import train
 
@@ -157,7 +156,12 @@ def test_a_resumed_run_does_not_repeat_it(tmp_path: Path) -> None:
     assert sum("same prediction" in line for line in said) == 1  # at the end
     second = json.loads((tmp_path / "run" / "result.json").read_text())
     assert second["warnings"] == [text.replace("1 epoch", "2 epochs") for text in first["warnings"]]
-    assert load(tmp_path / "run" / "config.yaml").trainer.max_epochs == 2
+    train(config(f"run_dir={tmp_path}/run", "resume=true"), said.append, max_epochs=2)  # nothing is left to train
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["warnings"] == second["warnings"]
+
+
+def test_an_empty_run_is_not_judged(tmp_path: Path) -> None:
+    assert trained(tmp_path / "run", "task=empty", "data.experiments=600")[1]["warnings"] == []
 
 
 def test_its_state() -> None:

@@ -82,8 +82,9 @@ MATRIX: dict[str, Variant] = {
 }
 """Every convolution × aggregation × local predictor, two layers of 16 channels."""
 
-MATRIX_SETTINGS = ("loader.batch_size=32", "trainer.max_epochs=1", "optimizer.lr=1e-2")
-"""How the matrix is trained unless the user says otherwise: on the demo 200 steps, well under a minute on two cores."""
+MATRIX_SETTINGS = ("loader.batch_size=32", "optimizer.lr=5e-3")
+MATRIX_STEPS = 300
+"""How the matrix is trained unless the user says otherwise."""
 
 
 def own_variant(text: str) -> tuple[str, Variant]:
@@ -460,6 +461,8 @@ def settings(
     words = [f"trainer.accelerator={'gpu' if device == 'cuda' else 'cpu'}"]
     words.append(f"trainer.precision={'bf16-mixed' if device == 'cuda' else '32-true'}")
     words += MATRIX_SETTINGS if matrix else ()
+    if matrix and epochs is None and steps is None:
+        steps = MATRIX_STEPS
     if data is not None:
         words.append(f"data={data}")
     if epochs is not None:

@@ -85,8 +85,8 @@ class Learning(pl.Callback):
                 self._told.append(kind)
                 self.say(f"warning: {text}")
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave it to the result and the report."""
+    def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leave it to the result and the report, also where nothing was left to train."""
         pl_module.warnings = list(self.warnings.values())  # type: ignore[assignment]
 
 
