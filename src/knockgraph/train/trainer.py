@@ -24,11 +24,8 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.train import checkpoints, wandb_run
 from knockgraph.train.config import Config
-<<<<<<< HEAD
-from knockgraph.train.finite import Finite
-=======
 from knockgraph.train.empty import EMPTY
->>>>>>> learn
+from knockgraph.train.finite import Finite
 from knockgraph.train.learning import Learning
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
@@ -157,15 +154,10 @@ def make_trainer(
     finite = Finite(config, directory)
     used: list[pl.Callback] = [
         Throughput(),
-<<<<<<< HEAD
         LearningRate(config.optimizer.lr),
         finite,
-        Learning(say),  # before the checkpoints, which hold what it said
-        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
-=======
         *([] if config.task in EMPTY else [Learning(say)]),  # before the checkpoints, which hold what it said
-        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, _BEST_CLASSES if classes else _BEST_REGRESSION),
->>>>>>> learn
+        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
     ]
     if t.accumulate != {0: 1}:
         used.append(Accumulation(t.accumulate))
