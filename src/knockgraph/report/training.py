@@ -83,14 +83,11 @@ def evaluation_html(name: str, config: Config, result: dict[str, Any]) -> str:
 
 
 def _lead(config: Config, result: dict[str, Any]) -> str:
-    """The score and the best baseline's, in one sentence."""
-    metrics, score = result["metrics"], _score(config)
-    own = metrics[config.model.name]
-    others = [m[score] for name, m in metrics.items() if name != config.model.name and not math.isnan(m[score])]
-    return (
-        f"{config.model.name} with {config.strategy.name} on {config.data.phenotype}: {result['part']} {score} "
-        f"{_cell(own[score])}" + (f"; the best baseline reaches {_cell(max(others))}" if others else "")
-    )
+    """What was trained, and who won."""
+    from knockgraph.train.evaluate import verdict
+
+    said = verdict(config.model.name, result, config.task == "classification")
+    return f"{config.model.name} with {config.strategy.name} on {config.data.phenotype}: {said}"
 
 
 def _result(config: Config, result: dict[str, Any]) -> list[tuple[str, str]]:

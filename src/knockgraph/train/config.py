@@ -64,7 +64,7 @@ class DataConfig:
 class LoaderConfig:
     """How batches come about."""
 
-    batch_size: int = 64  # per process
+    batch_size: int = 32  # per process
     num_workers: int = 0
     pin_memory: bool = False
     persistent_workers: bool = True
@@ -106,7 +106,7 @@ class SchedulerConfig:
 class TrainerConfig:
     """How long, where, and with what care."""
 
-    max_epochs: int = 5
+    max_epochs: int = 7
     max_steps: int = -1
     accelerator: str = "auto"  # auto | cpu | gpu
     devices: int = 1

@@ -42,6 +42,7 @@ def finish(config: Config, data: TrainingData, task: Task, directory: Path, seco
 
     write_report(directory, config, result)
     say(f"report {directory / 'report.html'}")
+    say(verdict(config.model.name, result, task.classes))
 
 
 def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cpu") -> dict[str, Any]:
@@ -57,7 +58,9 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
             except KnockgraphError:  # removed to save room, or not written completely yet
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 task.strategy.prepare(data.bound, Path(folder) / "store")
-        return evaluate_part(config, data, task.to(device), part, None, say)
+        result = evaluate_part(config, data, task.to(device), part, None, say)
+    say(verdict(config.model.name, result, task.classes))
+    return result
 
 
 def _check_labels(data: TrainingData, task: Task, directory: Path, say: Say) -> None:
@@ -192,6 +195,34 @@ def _print(table: dict[str, dict[str, float]], classes: bool, ceiling: float | N
         say(f"  {name:<{width}}  {figures}")
     if ceiling is not None:
         say(f"  {'ceiling':<{width}}  pearson {ceiling:.3f}")
+
+
+def verdict(model: str, result: dict[str, Any], classes: bool) -> str:
+    """Who won and by how much, in one sentence.
+
+    >>> metrics = {"hetero": {"pearson": 0.86, "rmse_original": 0.2}}
+    >>> metrics["low-rank"] = {"pearson": 0.84, "rmse_original": 0.21}
+    >>> verdict("hetero", {"part": "test", "metrics": metrics}, classes=False)
+    'hetero wins on the test part: Pearson 0.860 (the best baseline, low-rank: 0.840), RMSE 0.200 (low-rank: 0.210)'
+    """
+    scores = [("auroc", "AUROC", 1), ("average_precision", "average precision", 1)]
+    if not classes:
+        scores = [("pearson", "Pearson", 1), ("rmse_original", "RMSE", -1)]
+    others = {name: found for name, found in result["metrics"].items() if name != model}
+    parts, won = [], []
+    for key, name, sign in scores:
+        own = result["metrics"][model][key]
+        known = {other: found[key] for other, found in others.items() if not math.isnan(found[key])}
+        if math.isnan(own) or not known:
+            continue
+        best = max(known, key=lambda other: sign * known[other])
+        won.append(sign * own > sign * known[best])
+        what = f"{best}" if parts else f"the best baseline, {best}"
+        parts.append(f"{name} {own:.3f} ({what}: {known[best]:.3f})")
+    if not parts:
+        return f"there is no baseline to compare {model} with on the {result['part']} part"
+    outcome = "wins" if all(won) else "is behind" if not any(won) else "is ahead in one of two"
+    return f"{model} {outcome} on the {result['part']} part: {', '.join(parts)}"
 
 
 def _number(value: float) -> str:
