@@ -88,3 +88,27 @@ def test_how_many(backend: str) -> None:
     count = len(rows.rows) if rows.count is None else int(rows.count)
     assert rows.rows[:count].tolist() == [0, 1, 2, 3, 6, 7, 8]
     assert rows.slot.tolist() == [0, 1, 2, 3, 3, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("send", [True, False])
+@pytest.mark.parametrize("mean", [True, False])
+def test_only_the_rows_that_differ_are_summed(send: bool, mean: bool) -> None:
+    """The same as all rows of the shared product with the others left out, forward and gradient."""
+    generator = torch.Generator().manual_seed(0)
+    edges = [torch.randint(0, 30, (2, 60), generator=generator).unique(dim=1) for _ in range(3)]
+    keep, genes, samples = batch_of(30, [[], [3, 7, 7], [1], [], list(range(30)), [29, 0]], "cpu")
+    operator = ops.SparseOperator.stack(edges, 30)
+    rows = DistinctRows(touched_rows(operator, keep, genes, samples, send=send))
+    scale = keep / torch.rand(3, 30, 6, dtype=torch.float64, generator=generator) if mean else keep
+    made = []
+    for function in (
+        lambda x: rows.take(
+            ops.spmm_shared(operator, x, genes, samples, 6, scale_out=scale, mask_in=send).flatten(1, 2)
+        ),
+        lambda x: ops.spmm_shared_rows(operator, x, genes, samples, rows, scale_out=scale, mask_in=send),
+    ):
+        x = torch.randn(30, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        y = function(x)
+        y.sin().sum().backward()
+        made.append((y, x.grad))
+    torch.testing.assert_close(made[1], made[0], rtol=1e-12, atol=1e-12)

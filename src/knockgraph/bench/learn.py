@@ -66,7 +66,7 @@ VARIANTS: dict[str, Variant] = {
     "float32": Variant(("model=hetero", "trainer.precision=32-true"), "reference settings, no half precision"),
 }
 
-_SMALL = ("model=hetero-small", "model.options.channels=16", "model.options.layers=2")
+_SMALL = ("model=hetero", "model.options.channels=16", "model.options.layers=2", "model.options.mlp_layers=2")
 MATRIX: dict[str, Variant] = {
     f"{conv}, {aggregation}, {local}": Variant(
         (

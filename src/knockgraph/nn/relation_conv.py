@@ -60,6 +60,8 @@ class RelationConv(nn.Module, ABC):
     def neighbours(self, view: PerturbedGraphs, x: Tensor, reduce: Reduce, rows: DistinctRows | None) -> Tensor:
         """Each relation's aggregation; one product where all relations of the graph are asked for."""
         if self.relations == view.strategy.relation_names:
+            if rows is not None:
+                return view.aggregate_rows(x, reduce, rows)
             h = view.aggregate_all(x, reduce)
         else:
             h = torch.stack([view.aggregate(name, x, reduce) for name in self.relations])
@@ -68,8 +70,11 @@ class RelationConv(nn.Module, ABC):
 
     def own_rows(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None) -> Tensor:
         """The rows' own features, ``[num_genes · batch, channels]`` or the distinct ones."""
+        columns = view.keep.shape[1]
         if x.dim() == 2:
-            x = x.unsqueeze(1).expand(-1, view.keep.shape[1], -1)
+            if rows is not None and rows.count is None:
+                return x.index_select(0, rows.rows // columns)
+            x = x.unsqueeze(1).expand(-1, columns, -1)
         x = x.flatten(0, 1)
         return x if rows is None else rows.take(x.unsqueeze(0)).squeeze(0)
 

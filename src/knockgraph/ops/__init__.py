@@ -9,7 +9,7 @@ from knockgraph.ops.operator import CsrTable, SparseOperator
 from knockgraph.ops.pairwise import mix_pairs, pair_tables
 from knockgraph.ops.relation_mlp import relation_mlp
 from knockgraph.ops.row_norm import row_norm
-from knockgraph.ops.shared_input import spmm_shared
+from knockgraph.ops.shared_input import spmm_shared, spmm_shared_rows
 from knockgraph.ops.spmm import Reduce, masked_degree, spmm
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "row_norm",
     "spmm",
     "spmm_shared",
+    "spmm_shared_rows",
     "touched_rows",
 ]

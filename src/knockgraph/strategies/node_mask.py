@@ -14,6 +14,7 @@ from knockgraph.ops import (
     masked_degree,
     spmm,
     spmm_shared,
+    spmm_shared_rows,
     touched_rows,
 )
 from knockgraph.screen import PerturbationBatch
@@ -83,12 +84,25 @@ class NodeMaskedGraphs(PerturbedGraphs):
         operator = self.strategy.stacked
         if operator is None:
             return super().aggregate_all(x, reduce)
-        degree = None
-        if reduce == "mean":
-            degree = torch.stack([self._degree(r) for r in range(len(self.strategy.relation_names))])
+        degree = self._degrees_of_all() if reduce == "mean" else None
         if x.dim() == 2 and reduce in ("sum", "mean"):
             return self._shared(operator, x, degree)
         return self._product(operator, self._expanded(x), reduce, degree)
+
+    def aggregate_rows(self, x: Tensor, reduce: Reduce, rows: DistinctRows) -> Tensor:
+        """See :class:`PerturbedGraphs`; on the host the other rows are not made."""
+        operator, whole = self.strategy.stacked, x.dtype in (torch.float32, torch.float64)
+        if operator is None or rows.count is not None or x.dim() == 3 or reduce not in ("sum", "mean") or not whole:
+            return super().aggregate_rows(x, reduce, rows)
+        return spmm_shared_rows(
+            operator,
+            x,
+            self.batch.perturbation_indices,
+            self.batch.perturbation_indices_batch,
+            rows,
+            scale_out=self._scale(self._degrees_of_all() if reduce == "mean" else None, x.dtype),
+            mask_in=self.strategy.direction == "both",
+        )
 
     def aggregate(self, relation: str, x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """See :class:`PerturbedGraphs`."""
@@ -114,17 +128,24 @@ class NodeMaskedGraphs(PerturbedGraphs):
     def _shared(self, operator: SparseOperator, x: Tensor, degree: Tensor | None) -> Tensor:
         """The samples share x: the wild type once, then a correction at the neighbours of the deleted genes."""
         self._expanded(x)  # only to check its shape
-        precision = torch.float64 if x.dtype == torch.float64 else torch.float32  # 1 / degree is rounded
         return spmm_shared(
             operator,
             x,
             self.batch.perturbation_indices,
             self.batch.perturbation_indices_batch,
             self.batch.num_columns,
-            scale_out=self.keep if degree is None else self.keep / degree.to(precision).clamp(min=1),
+            scale_out=self._scale(degree, x.dtype),
             mask_in=self.strategy.direction == "both",
             backend=self.strategy.backend,
         )
+
+    def _scale(self, degree: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """What a sum is multiplied with: the keep-vector, for a mean over the degree."""
+        precision = torch.float64 if dtype == torch.float64 else torch.float32  # 1 / degree is rounded
+        return self.keep if degree is None else self.keep / degree.to(precision).clamp(min=1)
+
+    def _degrees_of_all(self) -> Tensor:
+        return torch.stack([self._degree(r) for r in range(len(self.strategy.relation_names))])
 
     def _product(self, operator: SparseOperator, x: Tensor, reduce: Reduce, degree: Tensor | None) -> Tensor:
         return spmm(

@@ -62,6 +62,10 @@ class PerturbedGraphs(ABC):
             return x.new_zeros(0, *x.shape)
         return torch.stack([self._aggregate(r, x, reduce) for r in range(len(self.strategy.relation_names))])
 
+    def aggregate_rows(self, x: Tensor, reduce: Reduce, rows: DistinctRows) -> Tensor:
+        """The rows of :meth:`aggregate_all` that differ, ``[relations, rows, channels]``."""
+        return rows.take(self.aggregate_all(x, reduce).flatten(1, 2))
+
     def attend(self, relation: str, source: Tensor, target: Tensor, attention: Tensor, slope: float = 0.2) -> Tensor:
         r"""Attention over each sample's remaining incoming edges (GATv2), the mask inside the softmax.
 
