@@ -209,7 +209,8 @@ def verdict(model: str, result: dict[str, Any], classes: bool) -> str:
     if not classes:
         scores = [("pearson", "Pearson", 1), ("rmse_original", "RMSE", -1)]
     others = {name: found for name, found in result["metrics"].items() if name != model}
-    parts, won = [], []
+    parts: list[str] = []
+    won = []
     for key, name, sign in scores:
         own = result["metrics"][model][key]
         known = {other: found[key] for other, found in others.items() if not math.isnan(found[key])}
