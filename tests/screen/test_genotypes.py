@@ -1,4 +1,5 @@
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,8 @@ from screen_cases import GENES, examples, genotype_lists
 from knockgraph import ScreenError
 from knockgraph.graph.genes import unfit
 from knockgraph.screen import Genotypes
-from knockgraph.screen.genotypes import parse
+from knockgraph.screen.genotypes import as_text, parse
+from knockgraph.sources.written_genotypes import WrittenGenotypes
 
 
 @given(genotype_lists)
@@ -162,5 +164,16 @@ def test_a_name_that_would_be_read_as_something_else_is_refused(name):
 )
 def test_genes_joined_are_parsed_to_themselves(names):
     for sign in "+,|;":
-        assert parse(sign.join(names)) == tuple(names)
+        assert parse(f" {sign.join(names)}") == tuple(names)
     assert parse("WT") == ()
+
+
+@examples
+@given(st.lists(st.text("ab'-@1", min_size=1, max_size=4), max_size=3, unique=True))
+def test_a_genotype_in_a_table_is_no_formula_and_is_read_back(names):
+    text = as_text(names)
+    assert text[0] not in "=+-@"
+    assert parse(text) == tuple(names)
+    written = WrittenGenotypes()
+    written.add(pa.array([text]))
+    assert list(written.genotypes()) == [tuple(sorted(names))]

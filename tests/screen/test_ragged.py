@@ -1,6 +1,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from screen_cases import examples
@@ -83,3 +84,23 @@ def test_same_set_is_equality_of_sets(rows):
         for b, second in enumerate(rows):
             assert (group[a] == group[b]) == (set(first) == set(second))
     assert sorted(set(group.tolist())) == list(range(len({frozenset(row) for row in rows})))
+
+
+@given(rows_of_codes, st.integers(1, 9))
+@examples
+def test_as_sets_does_not_depend_on_how_much_is_done_at_once(rows, at_once):
+    codes, ptr = flat(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ragged, "_AT_ONCE", at_once)
+        sets, out = ragged.as_sets(codes, ptr, CODES)
+    assert unflat(sets, out) == [sorted(set(row)) for row in rows]
+
+
+@given(rows_of_codes)
+@examples
+def test_same_set_of_codes_too_large_for_one_key(rows):
+    rows = [sorted(set(row)) for row in rows]
+    codes, ptr = flat(rows)
+    group = ragged.same_set(codes.astype(np.int64) << 40, ptr, CODES << 40)
+    assert np.array_equal(group, ragged.same_set(codes, ptr, CODES))
+    assert all((group[i] == group[j]) == (a == b) for i, a in enumerate(rows) for j, b in enumerate(rows))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from source_files import write
 
 from knockgraph import FileFormatError
+from knockgraph.sources import delimited
 from knockgraph.sources.delimited import DelimitedFile
 
 TABLE = 'gene\tscore\tnote\nA\t1.5\tx\nB\tNA\t"y\nC\t-2\t\n'
@@ -27,6 +28,26 @@ def test_every_compression(suffix: str, tmp_path: Path) -> None:
     assert file.columns == ["gene", "score", "note"]
     assert read(file, gene="text", score="number") == {"gene": ["A", "B", "C"], "score": [1.5, None, -2.0]}
     assert [number for number, _ in file.rows()] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2", ".zip"])
+def test_a_file_that_unpacks_without_end_is_refused(suffix: str, tmp_path: Path) -> None:
+    """A few kilobytes that unpack to gigabytes ended in MemoryError or SIGABRT."""
+    text = "gene\tscore\n" + "A\t1\n" * (1 << 17)
+    path = tmp_path / f"t.tsv{suffix}"
+    if suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("t.tsv", text)
+    else:
+        write(path, text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delimited, "_FREE_TEXT", 1 << 16)
+        refused = "unpacks to more than 200 times its size.*if it is sound, unpack it"
+        with pytest.raises(FileFormatError, match=refused):
+            read(DelimitedFile(path), gene="text")
+        with pytest.raises(FileFormatError, match=refused):
+            list(DelimitedFile(path).rows())
+    assert len(read(DelimitedFile(path), gene="text")["gene"]) == 1 << 17  # half a megabyte is no harm
 
 
 def test_compression_is_seen_from_the_bytes(tmp_path: Path) -> None:

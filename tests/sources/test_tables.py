@@ -1,14 +1,20 @@
 import gzip
 import lzma
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from knockgraph import CellGraph, FileFormatError, GraphError, KnockgraphError, Screen, ScreenError, UnknownGeneError
+from knockgraph.screen import parquet
+from knockgraph.sources import delimited as delimited_file
+from knockgraph.sources import table_blocks
 from knockgraph.sources.report import ImportReport
 from knockgraph.sources.tables import read_genotypes, read_graph, read_screen, read_table
 
@@ -409,3 +415,79 @@ def test_blanks_around_the_names_of_columns(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("genotype, fitness\nA,1\nB,high\n")
     with pytest.raises(ScreenError, match=r"b\.csv, line 3: column 'fitness' is not numeric, it holds 'high'"):
         read_screen(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("name", ["s.csv.gz", "s.csv.xz"])
+def test_a_table_that_unpacks_without_end_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited_file, "_FREE_TEXT", 1 << 16)
+    pack = gzip.compress if name.endswith("gz") else lzma.compress
+    (tmp_path / name).write_bytes(pack(b"genotype,gene,fitness\n" + b"A,B,1\n" * (1 << 17)))
+    for read in (read_screen, read_genotypes, read_table):
+        with pytest.raises(FileFormatError, match="unpacks to more than 200 times its size"):
+            read(tmp_path / name)
+
+
+def test_a_parquet_file_of_more_rows_than_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_FREE_ROWS", 1 << 10)
+    constant = pa.table({"genotype": pa.array(["A"]).take(pa.array([0] * 100_000)), "fitness": pa.nulls(100_000)})
+    pq.write_table(constant, tmp_path / "s.parquet", compression="zstd")
+    with pytest.raises(FileFormatError, match=r"s.parquet has 100,000 rows in [\d,]+ bytes"):
+        read_screen(tmp_path / "s.parquet")
+    with pytest.raises(FileFormatError, match=r"s.parquet has 100,000 rows in [\d,]+ bytes"):
+        Screen.load(tmp_path / "s.parquet")
+
+
+def test_blocks_of_any_size_give_the_same_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    signs = ["+", ",", "|", " + "]
+    rows = []
+    for k in range(3_000):
+        genes = random.choice(list("ABCDEFG"), random.integers(0, 4))
+        text = random.choice(signs).join(genes) or random.choice(["WT", "wt", " WT "])
+        rows.append(f'"{text}",{k / 8 if k > 900 else k},{"" if k % 7 else k},{random.choice(["x", "y", ""])}')
+    (tmp_path / "s.csv").write_text("genotype,fitness,other,source\n" + "\n".join(rows) + "\n")
+    whole = read_screen(tmp_path / "s.csv")
+    assert len(whole) == 3_000
+    assert 0 in whole.genotypes.size
+    monkeypatch.setattr(table_blocks, "_BLOCK", 1_000)  # the first blocks hold integers only
+    assert read_screen(tmp_path / "s.csv") == whole
+    written = pa.table(
+        {
+            "genotype": list(map(list, whole.genotypes)),
+            **whole.phenotypes,
+            "source": [whole.source_names[c] for c in whole.source_codes],
+        }
+    )
+    pq.write_table(written, tmp_path / "s.parquet")
+    monkeypatch.setattr(table_blocks, "_ROWS", 100)
+    assert read_screen(tmp_path / "s.parquet") == whole
+    assert read_genotypes(tmp_path / "s.parquet").genotypes == read_genotypes(tmp_path / "s.csv").genotypes
+    (tmp_path / "s.csv").write_text("genotype,fitness\n" + "A,1\n" * 2_000 + "B++C,1\n")
+    with pytest.raises(ScreenError, match=r"s.csv, data row 2001: the genotype 'B\+\+C' has an empty gene name"):
+        read_screen(tmp_path / "s.csv")
+    (tmp_path / "s.csv").write_text("genotype,fitness\n" + "A,1\n" * 2_000 + "B,high\n")
+    with pytest.raises(ScreenError, match=r"s.csv, line 2002: column 'fitness' is not numeric, it holds 'high'"):
+        read_screen(tmp_path / "s.csv")
+
+
+@pytest.mark.full
+def test_the_memory_of_an_import_is_that_of_the_screen(tmp_path: Path) -> None:
+    """20 million rows took 16.6 GB, 800 bytes for each; a row of the screen has 28, and some copies are made of it."""
+    program = (
+        "import sys, pathlib\n"
+        "from knockgraph.sources.tables import read_screen\n"
+        "read_screen(pathlib.Path(sys.argv[1]))\n"
+        "print(pathlib.Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])\n"
+    )
+    random = np.random.default_rng(0)
+    names = np.array([f"YAL{k:04d}C" for k in range(6_607)])
+    peak = {}
+    for rows in (300_000, 1_500_000):
+        genes = names[random.integers(0, len(names), (3, rows))]
+        text = np.char.add(np.char.add(np.char.add(genes[0], "+"), np.char.add(genes[1], "+")), genes[2])
+        pa.csv.write_csv(pa.table({"genotype": text, "fitness": random.normal(size=rows)}), tmp_path / "s.csv")
+        done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "s.csv")], capture_output=True, text=True)
+        peak[rows] = 1024 * int(done.stdout)
+    assert (peak[1_500_000] - peak[300_000]) / 1_200_000 < 200

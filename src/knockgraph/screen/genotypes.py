@@ -16,6 +16,21 @@ from knockgraph.graph.genes import WILD_TYPE, unfit
 from knockgraph.screen import ragged
 from knockgraph.screen.ragged import Ints
 
+_FORMULA = ("=", "+", "-", "@", "'")
+
+
+def as_text(genes: Iterable[str]) -> str:
+    """A genotype as a cell of a table, read back by :func:`parse`.
+
+    A spreadsheet takes a cell that starts with ``=``, ``+``, ``-`` or ``@`` for a formula. Such a genotype gets an
+    apostrophe in front, which spreadsheets take as the mark of a text.
+
+    >>> as_text(["YAL001C", "YBR002W"]), as_text(["-1A"]), as_text([])
+    ('YAL001C+YBR002W', "'-1A", 'WT')
+    """
+    text = "+".join(genes) or WILD_TYPE
+    return f"'{text}" if text[0] in _FORMULA else text
+
 
 def parse(text: str) -> tuple[str, ...]:
     """The genes of a genotype that is written as text, joined by ``+`` (or ``,``, ``|``, ``;``).
@@ -28,6 +43,8 @@ def parse(text: str) -> tuple[str, ...]:
     """
     if text.strip().upper() == WILD_TYPE:
         return ()
+    if text[:1] == "'" and text[1:2] in _FORMULA:  # see :func:`as_text`
+        text = text[1:]
     genes = tuple(name.strip() for name in re.split(r"[+,|;]", text))
     if genes == ("",):
         raise ScreenError(f"the genotype is blank; write {WILD_TYPE} for the wild type")

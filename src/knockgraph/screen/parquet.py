@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FORMAT = "knockgraph.screen"
 VERSION = 1
 _KEY = b"knockgraph"
+_FREE_ROWS = 1 << 22  # that any file may hold
+_MOST_ROWS_PER_BYTE = 10  # beyond that; screens have less than one, files made to fill the memory thousands
 
 
 def write(screen: Screen, path: str | os.PathLike[str]) -> None:
@@ -66,6 +68,7 @@ def read(path: str | os.PathLike[str]) -> Screen:
     try:
         if not source.is_file():
             raise FileFormatError(f"cannot read {source}: there is no such file")
+        check_rows(source)
         table = pq.read_table(source, page_checksum_verification=True, use_threads=True)
         table.validate(full=True)
         about = _about(table, source)
@@ -87,6 +90,18 @@ def read(path: str | os.PathLike[str]) -> Screen:
             "import it again"
         )
     return screen
+
+
+def check_rows(path: Path) -> None:
+    """Refuse a small Parquet file that says it has more rows than the memory could hold."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_metadata(path).num_rows
+    if rows > max(_FREE_ROWS, _MOST_ROWS_PER_BYTE * path.stat().st_size):
+        raise FileFormatError(
+            f"{path} has {rows:,} rows in {path.stat().st_size:,} bytes, as files do that are made to fill the memory; "
+            "if it is sound, write it again without compression"
+        )
 
 
 def _about(table: pa.Table, source: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.integer[Any]]
+_AT_ONCE = 1 << 21  # entries
 
 
 def positions(ptr: Ints, rows: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -37,17 +39,28 @@ def as_sets(codes: Ints, ptr: Ints, num_codes: int) -> tuple[Ints, npt.NDArray[n
     >>> codes.tolist(), ptr.tolist()
     ([1, 3, 0], [0, 2, 2, 3])
     """
-    if len(codes) == 0:
+    size = np.diff(ptr)
+    parts: list[Ints] = []
+    changed = False
+    # Some rows at a time: the keys are twice as wide as the codes, and millions of rows have many.
+    edges = np.unique(np.append(np.searchsorted(ptr, np.arange(0, len(codes), _AT_ONCE)), len(size)))
+    for first, last in itertools.pairwise(edges.tolist()):
+        part = codes[ptr[first] : ptr[last]]
+        row = np.repeat(np.arange(last - first), size[first:last])
+        if not bool(((part[1:] > part[:-1]) | (row[1:] != row[:-1])).all()):
+            changed = True
+            key = row * num_codes + part
+            key.sort()
+            key = key[np.append(True, key[1:] != key[:-1])]
+            row = key // num_codes
+            size[first:last] = np.bincount(row, minlength=last - first)
+            part = (key - row * num_codes).astype(codes.dtype)
+        parts.append(part)
+    if not changed:
         return codes, ptr.astype(np.int64)
-    row = row_of_entry(ptr)
-    ascending = (codes[1:] > codes[:-1]) | (row[1:] != row[:-1])
-    if bool(ascending.all()):
-        return codes, ptr.astype(np.int64)
-    key = np.unique(row * num_codes + codes)
-    row = key // num_codes
     out = np.zeros(len(ptr), dtype=np.int64)
-    np.cumsum(np.bincount(row, minlength=len(ptr) - 1), out=out[1:])
-    return (key - row * num_codes).astype(codes.dtype), out
+    np.cumsum(size, out=out[1:])
+    return np.concatenate(parts), out
 
 
 def canonical_names(names: Sequence[str], codes: Ints) -> tuple[tuple[str, ...], Ints]:
@@ -57,7 +70,10 @@ def canonical_names(names: Sequence[str], codes: Ints) -> tuple[tuple[str, ...],
     >>> names, codes.tolist()
     (('a', 'b'), [1, 0, 1])
     """
-    used = np.flatnonzero(np.bincount(codes, minlength=len(names)) if len(codes) else np.zeros(len(names)))
+    seen = np.zeros(len(names), dtype=bool)
+    if len(codes):
+        seen[codes] = True
+    used = np.flatnonzero(seen)
     order = sorted(used.tolist(), key=names.__getitem__)
     if order == list(range(len(names))):
         return tuple(names), codes
@@ -69,17 +85,22 @@ def canonical_names(names: Sequence[str], codes: Ints) -> tuple[tuple[str, ...],
 def same_set(codes: Ints, ptr: Ints, num_codes: int) -> npt.NDArray[np.int64]:
     """A number per row, equal exactly where the rows (as made by :func:`as_sets`) hold the same set.
 
-    Rows of one size are compared column by column; pairing the number so far with the next code and renumbering keeps
-    the keys small, so this is exact, without hashing.
+    Rows of one size are compared column by column; the number so far is paired with the next code, and renumbered
+    before it would overflow, so this is exact, without hashing.
     """
     size = np.diff(ptr)
     group = np.empty(len(size), dtype=np.int64)
     base = 0
     for s in np.unique(size):
         rows = np.flatnonzero(size == s)
-        key = np.zeros(len(rows), dtype=np.int64)
+        key, span = np.zeros(len(rows), dtype=np.int64), 1
         for column in range(int(s)):
-            _, key = np.unique(key * num_codes + codes[ptr[rows] + column], return_inverse=True)
+            if span * num_codes >= 1 << 62:
+                distinct, key = np.unique(key, return_inverse=True)
+                span = len(distinct)
+            key = key * num_codes + codes[ptr[rows] + column]
+            span *= num_codes
+        _, key = np.unique(key, return_inverse=True)
         group[rows] = base + key
         base += int(key.max()) + 1
     return group

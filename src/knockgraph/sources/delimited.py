@@ -7,6 +7,7 @@ file is read once more by :meth:`DelimitedFile.rows`, slowly, only to say in whi
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import re
 import struct
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from lzma import LZMAError
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from knockgraph.errors import FileFormatError
 
@@ -33,6 +34,40 @@ _UNREADABLE = (NotImplementedError, RuntimeError, KeyError, ValueError, struct.e
 _SHOWN = 60  # characters of a bad line in an error
 _LONGEST_NAME = 200  # characters of a column's name; more is no header
 _LONGEST_LINE = 1 << 26  # bytes: a file of another kind, or one made to fill the memory, is not read to its end
+
+
+_FREE_TEXT = 1 << 26  # bytes that any compressed file may hold
+_MOST_EXPANSION = 200  # times its size beyond that; tables reach 5 to 50, files made to fill the memory 1,000 and more
+
+
+class Unpacked(io.RawIOBase):
+    """Decompressed bytes, up to what a table of that size can hold.
+
+    Args:
+        stream: What decompresses.
+        path: The compressed file.
+    """
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self._left = max(_FREE_TEXT, _MOST_EXPANSION * path.stat().st_size)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See :class:`io.RawIOBase`."""
+        data = self._stream.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise FileFormatError(
+                f"{self._path} unpacks to more than {_MOST_EXPANSION} times its size, as files do that are made to "
+                "fill the memory; if it is sound, unpack it and give the unpacked file"
+            )
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class DelimitedFile:
@@ -103,6 +138,7 @@ class DelimitedFile:
             raise FileFormatError(f"cannot read {self.path}: {why}") from error
         with contextlib.ExitStack() as opened, self._guarded():
             stream: IO[bytes]
+            packed = True
             if magic.startswith(b"\x1f\x8b"):
                 import gzip
 
@@ -124,7 +160,8 @@ class DelimitedFile:
                     raise self._damaged(error) from error
             else:
                 stream = opened.enter_context(self.path.open("rb"))
-            yield stream
+                packed = False
+            yield io.BufferedReader(Unpacked(stream, self.path), 1 << 20) if packed else stream
 
     def _member(self, archive: zipfile.ZipFile) -> str:
         """The name of the wanted file in an archive."""

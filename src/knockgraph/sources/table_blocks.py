@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from knockgraph.errors import FileFormatError, ScreenError
+from knockgraph.screen.parquet import check_rows
 from knockgraph.sources.delimited import DelimitedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BLOCK = 1 << 24  # bytes of text
+_BLOCK = 1 << 22  # bytes of text
 _ROWS = 1 << 18  # of a Parquet file
 
 
@@ -57,6 +58,7 @@ class TableBlocks:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        check_rows(self.file)
         with pq.ParquetFile(self.file) as parquet:
             for batch in parquet.iter_batches(_ROWS, columns=self.only):
                 batch.validate(full=True)  # texts that are not UTF-8 are noticed here, not where they are used

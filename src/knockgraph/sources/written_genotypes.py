@@ -83,6 +83,8 @@ class WrittenGenotypes:
         import pyarrow.compute as pc
 
         texts = column.cast("string")
+        if pc.any(pc.starts_with(texts, "'")).as_py():
+            texts = pc.replace_substring_regex(texts, "^'([=+@'-])", "\\1")  # see as_text
         if pc.any(pc.match_substring_regex(texts, _OTHER_SIGNS)).as_py():
             texts = pc.replace_substring_regex(texts, _OTHER_SIGNS, "+")
         lists = pc.split_pattern(texts, "+")

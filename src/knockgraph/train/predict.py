@@ -20,7 +20,7 @@ from knockgraph.errors import KnockgraphError, ScreenError
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import PerturbationBatch, Screen
-from knockgraph.screen.genotypes import parse
+from knockgraph.screen.genotypes import as_text, parse
 from knockgraph.train import memory
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.run import Say, load_task
@@ -204,7 +204,7 @@ def _stream(
         waiting: list[tuple[Any, float]] = []
         for rows, values in batches:
             genotypes = ([names[g] for g in row] for row in rows)
-            told = (("+".join(row) or WILD_TYPE) if text else row for row in genotypes)
+            told = (as_text(row) if text else row for row in genotypes)
             waiting.extend(zip(told, values, strict=True))
             if len(waiting) >= 65_536:
                 written += _flush(writer, schema, name, waiting)
