@@ -40,7 +40,7 @@ def sound(path: Path) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
     genes = [*NAMES, "../../up", "/etc/x", "C:\\x", "é\u202e", *(f"g{i}" for i in range(8))]
-    edges = torch.tensor([[i for i in range(15)], [i + 1 for i in range(15)]])
+    edges = torch.tensor([list(range(15)), list(range(1, 16))])
     relations = {name: edges if i % 2 else edges.flip(0) for i, name in enumerate(NAMES)}
     graph = kg.CellGraph(genes, relations, features={TAG: torch.rand(16, 2)})
     graph.save(folder / "g.cellgraph")

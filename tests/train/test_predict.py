@@ -463,16 +463,16 @@ def test_a_name_says_what_is_written(finished: Path, command: Command, tmp_path:
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 @pytest.mark.parametrize("number", [4, pytest.param(20, marks=pytest.mark.full)])
 def test_many_at_once(finished: Path, number: int, tmp_path: Path) -> None:
     """They read the run and write nothing there."""
     before = contents(finished)
-    started = [
-        Started("predict", str(finished), "--genes", f"{A},{B}", "-o", str(tmp_path / f"{i}.csv")) for i in range(number)
-    ]
+    words = ["predict", str(finished), "--genes", f"{A},{B}", "-o"]
+    started = [Started(*words, str(tmp_path / f"{i}.csv")) for i in range(number)]
     for process in started:
         process.wait()
     assert len({(tmp_path / f"{i}.csv").read_bytes() for i in range(number)}) == 1
