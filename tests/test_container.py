@@ -630,3 +630,15 @@ def test_plain_safetensors_readers_open_the_file(graph: CellGraph, graph_bytes: 
     tensors = load(graph_bytes)
     assert torch.equal(tensors["relation/physical/edge_index"].long(), graph.relations["physical"].edge_index)
     assert len(save(tensors)) < len(graph_bytes)
+
+
+def test_equal_content_has_equal_bytes(graph: CellGraph, tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.cellgraph" for i in range(12)]
+    for file in files:
+        graph.save(file)
+    assert len({file.read_bytes() for file in files}) == 1
+    odd = {"names": ['\u2028\x00\x1f\x7f"\\/é😀', "\t\n"], "number": 1e-9}
+    for file in files:
+        write_container(file, "knockgraph.test", 1, odd, {"b": torch.ones(3), "a": torch.zeros(2, dtype=torch.int8)})
+    assert len({file.read_bytes() for file in files}) == 1
+    assert read_container(files[0], "knockgraph.test", range(1, 2)).document == odd

@@ -150,7 +150,20 @@ def write_container(
             save_file(tensors, part, metadata=metadata)
         except SafetensorError as error:  # it wraps the operating system's error, a full disk for instance
             raise OSError(str(error)) from error
+        _sort_metadata(part)
     return content_hash
+
+
+def _sort_metadata(path: Path) -> None:
+    """Give equal content equal bytes: safetensors writes the entries of the metadata in random order."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(text) <= size:  # it is as long as before, and the rest is blanks
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def read_container(

@@ -1,13 +1,16 @@
-"""Standard streams that are closed, that nobody reads, or that take ASCII only: the work is done all the same."""
+"""Standard streams that are closed, that nobody reads, or that take ASCII only; memory that does not suffice."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from knockgraph import cli
 from knockgraph.cli import terminal
 
 KNOCKGRAPH = f"{sys.executable} -W ignore -m knockgraph"
@@ -54,6 +57,26 @@ def test_an_encoding_of_few_characters(tmp_path: Path) -> None:
     done = shell("{kg} bench strategies --only node-mask --repeats 1", tmp_path, **ascii_only)
     assert done.returncode == 0, done.stderr
     assert "\\u2013" in done.stdout
+
+
+@pytest.mark.parametrize("channels", [10**8, 10**12])
+def test_absurd_sizes(channels: int, command: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
+    """Far beyond any machine: one sentence, and nothing is taken or written."""
+    words = ["model=hetero-small", f"model.options.channels={channels}", f"run_dir={tmp_path}/run"]
+    error = command("train", *words, "trainer.accelerator=cpu", code=1)[1]
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_errors(command: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (MemoryError(), MemoryError("std::bad_alloc"), torch.OutOfMemoryError("CUDA out of memory")):
+
+        def fail(kind: Exception = kind) -> None:
+            raise kind
+
+        monkeypatch.setattr(cli, "app", fail)
+        assert command("doctor", code=1)[1].startswith("error: the memory does not suffice (")
 
 
 def test_lines_keep_their_tabs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,20 +2,25 @@
 
 import gzip
 import hashlib
+import io
 import json
 import random
 import threading
 import time
+import urllib.request
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from knockgraph import FileFormatError
+from knockgraph.cli.download import fetch_all
 from knockgraph.sources.catalogue import FILES, SETS, PublicFile, chosen, public_file
-from knockgraph.sources.download import MANIFEST, DownloadError, fetch, read_manifest
+from knockgraph.sources.download import MANIFEST, DownloadError, _Redirects, fetch, read_manifest
 
 CONTENT = gzip.compress(random.Random(0).randbytes(600_000))
 
@@ -35,6 +40,10 @@ class Server(ThreadingHTTPServer):
         self.statuses: list[int] = []  # errors to answer with first
         self.kind = "application/gzip"
         self.length = True
+        self.redirect = ""  # where to send the visitor
+        self.drip = 0.0  # seconds between bytes
+        self.endless = False
+        self.claimed: str | None = None  # a Content-Length of its own
         self.asked: list[str | None] = []  # the Range of every request
 
     @property
@@ -55,6 +64,11 @@ class Handler(BaseHTTPRequestHandler):
         if s.statuses:
             self.send_error(s.statuses.pop(0))
             return
+        if s.redirect:
+            self.send_response(302)
+            self.send_header("Location", s.redirect)
+            self.end_headers()
+            return
         start = 0
         if wanted and s.ranges and self.headers.get("If-Range") == s.etag:
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
@@ -65,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(206 if start else 200)
         self.send_header("Content-Type", s.kind)
         if s.length:
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", s.claimed or str(len(body)))
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(s.content) - 1}/{len(s.content)}")
         if s.etag:
@@ -74,6 +88,11 @@ class Handler(BaseHTTPRequestHandler):
         cut = s.cut_after.pop(0) if s.cut_after else None
         stall = s.stall_after.pop(0) if s.stall_after else None
         try:
+            while s.endless:
+                self.wfile.write(body)
+            for place in range(len(body)) if s.drip else ():
+                self.wfile.write(body[place : place + 1])
+                time.sleep(s.drip)
             self.wfile.write(body[: cut if cut is not None else stall])
             self.wfile.flush()
             if stall is not None:
@@ -94,7 +113,7 @@ def server() -> Iterator[Server]:
     thread.join()
 
 
-def wanted(server: Server, **changes: str) -> PublicFile:
+def wanted(server: Server, **changes: Any) -> PublicFile:
     return replace(
         PublicFile("f", "a file", "file.txt.gz", server.url, "http://owner", "CC0", "Someone 2020", ("file*",)),
         **changes,
@@ -284,3 +303,87 @@ def test_the_catalogue_is_complete() -> None:
     for members in SETS.values():
         assert all(public_file(name) for name in members)
     assert [f.name for f in chosen(["yeast-lite", "biogrid"])] == list(SETS["yeast-lite"])
+
+
+def test_a_download_without_end_is_cut_off(server: Server, tmp_path: Path) -> None:
+    server.length, server.endless = False, True
+    with pytest.raises(DownloadError, match="sends more than 5,000,000 bytes, which is not a file; it was removed"):
+        fetch(wanted(server, most_bytes=5_000_000), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("claimed", [str(5_000_001), "9" * 18])
+def test_a_length_beyond_the_limit_is_refused_before_a_byte(claimed: str, server: Server, tmp_path: Path) -> None:
+    server.claimed = claimed
+    with pytest.raises(DownloadError, match="sends more than 5,000,000 bytes"):
+        fetch(wanted(server, most_bytes=5_000_000), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("claimed", ["-5", "many", "9" * 4000, "1e3"])
+def test_a_length_that_is_none(claimed: str, server: Server, tmp_path: Path) -> None:
+    server.claimed = claimed
+    get(server, tmp_path)
+    assert (tmp_path / "file.txt.gz").read_bytes() == CONTENT
+
+
+def test_a_byte_per_connection_is_no_gain(server: Server, tmp_path: Path) -> None:
+    server.cut_after = [1] * 1000
+    with pytest.raises(DownloadError, match=r"after 5 attempts \(the connection was cut\); 5 bytes are kept"):
+        get(server, tmp_path)
+
+
+def test_a_byte_now_and_then_is_a_stall(server: Server, tmp_path: Path) -> None:
+    server.drip = 0.02
+    with pytest.raises(DownloadError, match=r"after 2 attempts \(fewer than 1,024 bytes a second came\)"):
+        fetch(wanted(server), tmp_path, timeout=0.2, attempts=2, pause=0.01)
+
+
+@pytest.mark.parametrize(
+    "place", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:text/plain,x", "gopher://x/y", "//\x00", "http://[/"]
+)
+def test_redirects_elsewhere_are_refused(place: str, server: Server, tmp_path: Path) -> None:
+    server.redirect = place
+    with pytest.raises(DownloadError, match=r"redirects to|answers 302|could not be fetched"):
+        get(server, tmp_path)
+    assert not (tmp_path / "file.txt.gz").exists()
+
+
+def test_a_redirect_from_https_to_http_is_refused() -> None:
+    request = urllib.request.Request("https://owner.org/x")
+    with pytest.raises(DownloadError, match=r"redirects to http://owner\.org/x, which is not safe to follow"):
+        _Redirects().redirect_request(request, None, 302, "Found", {}, "http://owner.org/x")
+    followed = _Redirects().redirect_request(request, None, 302, "Found", {}, "https://other.org/x")
+    assert followed is not None
+    assert followed.full_url == "https://other.org/x"
+
+
+def test_redirects_in_a_circle_end(server: Server, tmp_path: Path) -> None:
+    server.redirect = server.url
+    with pytest.raises(DownloadError, match="answers 302"):
+        get(server, tmp_path)
+
+
+def test_archives_that_unpack_without_end(server: Server, tmp_path: Path) -> None:
+    server.content = gzip.compress(bytes(20_000_000))
+    with pytest.raises(DownloadError, match="is not a sound archive \\(it unpacks without end\\); it was removed"):
+        fetch(wanted(server, most_bytes=1_000_000), tmp_path)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x", bytes(20_000_000))
+    server.content, server.kind = packed.getvalue(), "application/zip"
+    with pytest.raises(DownloadError, match="it unpacks to more than 16,000,000 bytes"):
+        fetch(wanted(server, most_bytes=1_000_000, file="file.zip"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plain_http_without_a_checksum_is_told(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetch_all([wanted(server)], tmp_path / "a")
+    assert "came over plain http and no checksum of it is known" in " ".join(capsys.readouterr().out.split())
+    fetch_all([wanted(server)], tmp_path / "b", tmp_path / "a" / MANIFEST)
+    fetch_all([wanted(server, sha256=hashlib.sha256(CONTENT).hexdigest())], tmp_path / "c")
+    assert "plain http" not in capsys.readouterr().out
+    plain = {f.name for f in FILES if f.open_to_change}
+    assert plain == {"string9.1-channels", "yeastract"}  # their owners offer no other way

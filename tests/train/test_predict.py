@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from training_runs import config
+from training_runs import Started, config
 
 import knockgraph as kg
 from knockgraph.train import memory, predict
@@ -482,3 +482,20 @@ def test_a_name_says_what_is_written(finished: Path, command: Command, tmp_path:
     _, err = command("predict", str(finished), "--genes", "WT", "-o", str(tmp_path / "out.xlsx"), code=1)
     assert "the name must end in .parquet, .csv or .tsv" in err
     assert not list(tmp_path.iterdir())
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+@pytest.mark.parametrize("number", [4, pytest.param(20, marks=pytest.mark.full)])
+def test_many_at_once(finished: Path, number: int, tmp_path: Path) -> None:
+    """They read the run and write nothing there."""
+    before = contents(finished)
+    words = ["predict", str(finished), "--genes", f"{A},{B}", "-o"]
+    started = [Started(*words, str(tmp_path / f"{i}.csv")) for i in range(number)]
+    for process in started:
+        process.wait()
+    assert len({(tmp_path / f"{i}.csv").read_bytes() for i in range(number)}) == 1
+    assert contents(finished) == before

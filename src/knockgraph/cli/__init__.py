@@ -107,7 +107,18 @@ def main() -> None:
         err.print(ERROR, f"cannot {what} {where}: {str(error.strerror).lower()}; {todo}")
         sys.exit(1)
     except Exception as error:
-        _unexpected(error, debug)
+        if debug or not _out_of_memory(error):
+            _unexpected(error, debug)
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        err.print(ERROR, f"the memory does not suffice ({what}); make the model, the batch or the data smaller")
+        sys.exit(1)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out anywhere: Python's, torch's on the host (a plain error) or on a device, Arrow's."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    words = ("DefaultCPUAllocator", "bad_alloc", "overflow when computing", "Storage size calculation overflowed")
+    return bool(names & {"MemoryError", "OutOfMemoryError", "ArrowMemoryError"}) or any(w in str(error) for w in words)
 
 
 def _unexpected(error: Exception, debug: bool) -> NoReturn:

@@ -89,6 +89,12 @@ def fetch_all(wanted: list[Any], folder: Path, lock: Path | None = None, timeout
                 bar.remove_task(task)
             how = "fetched" if new else "already there"
             out.print(f"  {how}: {folder / f.file}, {fetched.bytes:,} bytes, SHA-256 {fetched.sha256[:12]}…")
+            if new and f.open_to_change and f.name not in (locked or {}):
+                out.print(
+                    Text("  note:", "yellow"),
+                    "it came over plain http and no checksum of it is known, so that others could have changed it on "
+                    f"its way; compare its SHA-256 {fetched.sha256} with another copy's",
+                )
             done.append({**asdict(fetched), "fetched_now": new, "licence": f.licence, "citation": f.citation})
     if failed:
         raise KnockgraphError(failed[0] if len(failed) == 1 else f"{len(failed)} files failed, first: {failed[0]}")

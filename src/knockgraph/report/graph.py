@@ -97,7 +97,7 @@ def _degrees(counts: dict[str, list[tuple[int, int]]]) -> str:
         for _, genes in points:
             at_least.append(left / total)
             left -= genes
-        axes.loglog([d for d, _ in points], at_least, drawstyle="steps-pre", color=color, label=name)
+        axes.loglog([d for d, _ in points], at_least, drawstyle="steps-pre", color=color, label=plots.plain(name))
     axes.set_xlabel("neighbours")
     axes.set_ylabel("share of genes with at least so many")
     axes.legend(frameon=False, fontsize=9)
@@ -108,7 +108,7 @@ def _overlap(summary: dict[str, Any]) -> str:
     """The table of shares as a heat map; SVG text."""
     from matplotlib import pyplot as plt
 
-    names = list(summary["overlap"])
+    names = [plots.plain(name) for name in summary["overlap"]]
     share = [
         [(o["pairs"] / others[name]["pairs"] if others[name]["pairs"] else 0.0) for o in others.values()]
         for name, others in summary["overlap"].items()

@@ -15,6 +15,15 @@ _LEGEND_INSIDE = 4  # more curves than this need lines of their own for their na
 _LEGEND_BESIDE_TITLE = 3  # more parts than this need lines of their own
 
 
+def plain(text: str) -> str:
+    """A name, for matplotlib: it reads text between dollars as mathematics and leaves labels that start with _ out.
+
+    >>> plain("_a$b$")
+    ' _a\\\\$b\\\\$'
+    """
+    return (" " if text.startswith("_") else "") + text.replace("$", "\\$")
+
+
 def lines(
     series: Mapping[str, Sequence[tuple[float, float]]],
     x: str,
@@ -49,11 +58,11 @@ def lines_figure(
             [p[0] for p in points],
             [p[1] for p in points],
             color=color,
-            label=name,
+            label=plain(name),
             marker="." if len(points) < 30 else "",
         )
     for (name, value), style in zip((levels or {}).items(), itertools.cycle(("--", ":", "-.")), strict=False):
-        axes.axhline(value, color="#888888", linewidth=1.2, linestyle=style, label=name)
+        axes.axhline(value, color="#888888", linewidth=1.2, linestyle=style, label=plain(name))
     if log:
         axes.set_xscale("log")
     axes.ticklabel_format(axis="y" if log else "both", useOffset=False)  # nobody adds "+5.001e-3" in the head
@@ -123,15 +132,15 @@ def stacked_bars(
     """
     from matplotlib import pyplot as plt
 
-    labels = list(rows)
+    labels = [plain(label) for label in rows]
     parts: Sequence[str] = list(dict.fromkeys(part for row in rows.values() for part in row))
     many = len(parts) > _LEGEND_BESIDE_TITLE
     figure, axes = _axes(0.42 * len(labels) + 1.3 + (0.25 * -(-len(parts) // 5) if many else 0))
     left = [0.0] * len(labels)
     for part, fallback in zip(parts, itertools.cycle(PALETTE), strict=False):
         color = (colors or {}).get(part, fallback)
-        width = [rows[label].get(part, 0.0) for label in labels]
-        axes.barh(labels, width, left=left, color=color, label=part)
+        width = [row.get(part, 0.0) for row in rows.values()]
+        axes.barh(labels, width, left=left, color=color, label=plain(part))
         left = [a + b for a, b in zip(left, width, strict=True)]
     for place, total in enumerate(left):
         axes.annotate(f" {_short(total)}", (total, place), va="center", fontsize=9)
@@ -176,7 +185,7 @@ def timeline(rows: Sequence[tuple[str, Sequence[int]]], colors: Sequence[str], l
             facecolors=[colors[doing[a]] for a, _ in stretches],
             linewidth=0,
         )
-    axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+    axes.set_yticks(range(len(rows)), [plain(label) for label, _ in rows])
     axes.set_xlim(0, length)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel(unit)

@@ -31,7 +31,7 @@ def html(result: dict[str, Any], top: int = 20) -> str:
         of = f" of {name}" if len(traces) > 1 else ""
         palette = [colors[category] for category in s["category_names"]]
         for line in s["timelines"]:
-            rows = [(_plain(short(row["name"], 34)), row["categories"]) for row in line["rows"]]
+            rows = [(short(row["name"], 34), row["categories"]) for row in line["rows"]]
             used = {s["category_names"][c] for _, doing in rows for c in doing if c >= 0}
             picture = timeline(rows, palette, line["length_ns"] / 1e6, "milliseconds")
             legend = _legend({category: color for category, color in colors.items() if category in used})
@@ -80,9 +80,9 @@ def _bars(result: dict[str, Any], names: list[str], colors: dict[str, str]) -> t
     for name, s in zip(names, traces, strict=True):
         by = 1e6 * (s["steps"]["count"] if per_step else 1)
         name = short(name, 40)
-        bars[_plain(name)] = {category: ns / by for category, ns in s["wall_ns"].items()}
+        bars[name] = {category: ns / by for category, ns in s["wall_ns"].items()}
         if s["gpu"] is not None:
-            bars[_plain(f"{name}: GPU work")] = {c: ns / by for c, ns in s["gpu"]["by_host_category"].items()}
+            bars[f"{name}: GPU work"] = {c: ns / by for c, ns in s["gpu"]["by_host_category"].items()}
     used = [category for category in colors if any(row.get(category) for row in bars.values())]
     ordered = {name: {category: row.get(category, 0.0) for category in used} for name, row in bars.items()}
     return "milliseconds per step" if per_step else "milliseconds", ordered
@@ -116,8 +116,3 @@ def _legend(colors: dict[str, str]) -> str:
 def _content(section: Section) -> str:
     said, below = ("".join(f"<p>{escape(text)}</p>" for text in texts) for texts in (section.sentences, section.below))
     return said + (table(section.headings, section.rows) if section.headings else "") + below
-
-
-def _plain(text: str) -> str:
-    """For matplotlib, which reads text between dollars as mathematics."""
-    return text.replace("$", "\\$")

@@ -22,6 +22,7 @@ class PublicFile:
         citation: The work to cite.
         patterns: File names under which it is recognised in a folder, in order of preference.
         sha256: Of the file, where the owner's bytes are known not to change; else it is noted at the first download.
+        most_bytes: A download that has more is not this file.
     """
 
     name: str
@@ -33,6 +34,12 @@ class PublicFile:
     citation: str
     patterns: tuple[str, ...]
     sha256: str = ""
+    most_bytes: int = 1 << 30
+
+    @property
+    def open_to_change(self) -> bool:
+        """Whether somebody on the way could change the bytes unnoticed: plain http, and no checksum is known."""
+        return self.url.startswith("http://") and not self.sha256
 
     @property
     def where(self) -> str:
@@ -140,6 +147,7 @@ FILES: tuple[PublicFile, ...] = (
         "as stated at https://thecellmap.org",
         "Costanzo et al., Science 353:aaf1420 (2016), doi:10.1126/science.aaf1420",
         ("SGA_NxN.txt*", "costanzo2016_pairwise.zip", "costanzo2016*.tsv*", "costanzo2016*.csv*"),
+        most_bytes=4 << 30,
     ),
     PublicFile(
         "kuzmin2018",

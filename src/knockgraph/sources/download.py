@@ -13,6 +13,7 @@ import http.client
 import json
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -27,6 +28,8 @@ from knockgraph.sources.catalogue import PublicFile
 
 MANIFEST = "downloads.json"
 _BLOCK = 1 << 18
+_SLOWEST = 1024  # bytes per second, below which a connection counts as stalled
+_UNPACKED = 16  # how many times larger than the largest download what is in an archive may be
 
 Progress = Callable[[int, int | None], None]
 """Told the bytes that are there and the bytes that there will be, if known."""
@@ -64,8 +67,8 @@ def fetch(
         folder: Where to; made if need be.
         lock: Files that must be the same byte for byte, see :func:`read_manifest`.
         progress: Told how far it is.
-        timeout: Seconds without a byte after which the connection counts as stalled.
-        attempts: Failures in a row, without a byte gained, after which it gives up.
+        timeout: Seconds without a byte, or with fewer than 1,024 bytes each: the connection counts as stalled.
+        attempts: Failures in a row, without noteworthy gain, after which it gives up.
         pause: Seconds before the second attempt, doubled each time.
 
     Raises:
@@ -145,12 +148,17 @@ def _collect(
                     f"{wanted.url} answers {error.code} {error.reason}; the owner may have moved it, see {wanted.page}"
                 ) from error
             why = f"the server answers {error.code} {error.reason}"
+        except _TooSlowError:
+            why = f"fewer than {_SLOWEST:,} bytes a second came"
         except TimeoutError:
             why = f"no byte came for {timeout:g} s"
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError) as error:
+        except DownloadError:
+            raise
+        except (OSError, http.client.HTTPException, ValueError) as error:  # also of TLS, or of an address sent to
             reason = getattr(error, "reason", error)
             why = f"no byte came for {timeout:g} s" if isinstance(reason, TimeoutError) else f"{reason}"
-        failures = 1 if _size(part) > before else failures + 1
+        # A byte per connection is no gain: it would go on for ever.
+        failures = 1 if _size(part) - before >= _SLOWEST * timeout else failures + 1
         if failures >= attempts:
             raise DownloadError(
                 f"{wanted.url} could not be fetched after {attempts} attempts ({why}); {_size(part):,} bytes are kept, "
@@ -170,7 +178,7 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
         have = 0
     request = urllib.request.Request(wanted.url, headers=headers)  # noqa: S310 (the scheme was checked)
     try:
-        response = urllib.request.urlopen(request, timeout=timeout)  # noqa: S310
+        response = urllib.request.build_opener(_Redirects()).open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:  # nothing is left to send, or the file is another one now
             part.unlink(missing_ok=True)
@@ -183,15 +191,60 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
         if not resumed:
             have = 0
         length = response.headers.get("Content-Length")
-        total = have + int(length) if length and length.isdecimal() else None
+        total = have + int(length) if length and length.isdecimal() and len(length) < 19 else None
+        _check_size(wanted, part, total or 0)
+        since, then = time.monotonic(), have
         with _writing(part, "ab" if resumed else "wb") as out:
             _remember(part, wanted.url, response.headers)
             while block := response.read1(_BLOCK):  # what has come, so that a stall loses nothing
                 out.write(block)
                 have += len(block)
+                _check_size(wanted, part, have)
+                if time.monotonic() - since > timeout:
+                    if have - then < _SLOWEST * timeout:
+                        raise _TooSlowError
+                    since, then = time.monotonic(), have
                 if progress:
                     progress(have, total)
     return total is None or have == total
+
+
+class _TooSlowError(Exception):
+    """Bytes come, but at a pace at which the file would never be there."""
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Followed to the web only, and never from https to plain http."""
+
+    def http_error_302(self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any) -> Any:
+        """An answer that leads nowhere is closed."""
+        try:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except Exception:
+            fp.close()
+            raise
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """See above."""
+        old, new = (urllib.parse.urlsplit(url).scheme for url in (req.full_url, newurl))
+        if new not in ("http", "https") or (old, new) == ("https", "http"):
+            raise DownloadError(f"{req.full_url} redirects to {newurl}, which is not safe to follow; get it by hand")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _check_size(wanted: PublicFile, part: Path, size: int) -> None:
+    """Refuse what is too large to be the file, before the disk is full."""
+    if size > wanted.most_bytes:
+        part.unlink(missing_ok=True)
+        _about(part).unlink(missing_ok=True)
+        raise DownloadError(
+            f"{wanted.url} sends more than {wanted.most_bytes:,} bytes, which is not {wanted.title}; it was removed: "
+            f"get it by hand from {wanted.page}"
+        )
 
 
 @contextlib.contextmanager
@@ -222,7 +275,7 @@ def _verify(wanted: PublicFile, part: Path, expected: str) -> None:
     elif part.stat().st_size == 0:
         problem = "is empty"
     else:
-        broken = _broken_archive(wanted.file, part)
+        broken = _broken_archive(wanted.file, part, _UNPACKED * wanted.most_bytes)
         problem = f"is not a sound archive ({broken})" if broken else ""
     if problem:
         part.unlink(missing_ok=True)
@@ -232,7 +285,7 @@ def _verify(wanted: PublicFile, part: Path, expected: str) -> None:
         )
 
 
-def _broken_archive(name: str, path: Path) -> str:
+def _broken_archive(name: str, path: Path, most: int) -> str:
     """What is wrong with compressed bytes; their own checksums tell."""
     import gzip
     import lzma
@@ -242,13 +295,17 @@ def _broken_archive(name: str, path: Path) -> str:
     try:
         if name.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
+                if sum(member.file_size for member in archive.infolist()) > most:
+                    return f"it unpacks to more than {most:,} bytes"
                 bad = archive.testzip()
             return f"{bad} is damaged" if bad else ""
         opened = {".gz": gzip.open, ".xz": lzma.open}.get(Path(name).suffix)
         if opened:
             with opened(path, "rb") as stream:  # type: ignore[operator]
-                while stream.read(1 << 20):
-                    pass
+                while block := stream.read(1 << 20):
+                    most -= len(block)
+                    if most < 0:
+                        return "it unpacks without end"
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         return str(error) or type(error).__name__
     return ""

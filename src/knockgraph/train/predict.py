@@ -29,7 +29,7 @@ from knockgraph.words import counted
 
 _MOST_SHOWN = 20
 _TEXT = {".csv": ",", ".tsv": "\t"}
-_SHARE_OF_MEMORY = 0.5  # of what is free: the predictor is good to some percent, others use the machine too
+_SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
 
 
 def predict(
