@@ -355,6 +355,13 @@ def test_a_checkpoint_is_never_deleted(tmp_path: Path, kind: str) -> None:
     assert load(last)["global_step"] == 12
 
 
+def test_a_checkpoint_of_something_else(tmp_path: Path, finished: Path) -> None:
+    directory = shutil.copytree(finished, tmp_path / "run")
+    save(directory / "checkpoints" / LAST, {"weights": torch.ones(2)})
+    with pytest.raises(kg.FileFormatError, match=r"last\.ckpt is a checkpoint, but not one that a run can be resumed"):
+        train(config(f"run_dir={directory}", "resume=true"), say=lambda _: None)
+
+
 def test_an_unreadable_file_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.ckpt"
     save(path, {"a": 1})

@@ -105,6 +105,8 @@ def _main(
     os.environ.update(variables)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    # As in a process that was not forked from a server: the loader's workers are children of the run and end with it.
+    multiprocessing.set_start_method("fork", force=True)
     from lightning.pytorch.utilities import rank_zero_only
 
     from knockgraph.cli import main

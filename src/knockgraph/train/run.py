@@ -95,7 +95,7 @@ def _train(
     if config.resume:
         config = _kept(directory, config, overrides)
         resume_from = _newest(folder, main, say)
-        _check_length(config, resume_from)
+        _check_resumable(config, resume_from)
     else:
         _check_new(directory)
         check_folder(directory)
@@ -142,8 +142,11 @@ def _kept(directory: Path, given: Config, overrides: Sequence[str]) -> Config:
     return changed(kept, given, overrides)
 
 
-def _check_length(config: Config, resume_from: Path) -> None:
-    done, wanted = int(checkpoints.load(resume_from)["epoch"]), config.trainer.max_epochs
+def _check_resumable(config: Config, resume_from: Path) -> None:
+    saved = checkpoints.load(resume_from)
+    if not {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "knockgraph"} <= saved.keys():
+        raise FileFormatError(f"{resume_from} is a checkpoint, but not one that a run can be resumed from")
+    done, wanted = int(saved["epoch"]), config.trainer.max_epochs
     if wanted != -1 and wanted < done:
         raise ConfigError(
             f"config key 'trainer.max_epochs': this run has trained for {done} epochs already, more than {wanted}; "
