@@ -198,10 +198,10 @@ class HeteroCellModel(CellModel):
         self.global_predictor = nn.Sequential(
             nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, outputs)
         )
-        # It starts at 0: before it has learned to read z_p, which is large and means nothing yet, its errors would make
-        # all genes alike, for then z_p is 0.
-        for parameter in self.global_predictor[-1].parameters():
-            nn.init.zeros_(parameter)
+        if local and combine == "sum":
+            # At first z_p is large and means nothing: a predictor that starts at 0 leaves the states to the local one.
+            for parameter in self.global_predictor[-1].parameters():
+                nn.init.zeros_(parameter)
         self.head_dropout = nn.Dropout(head_dropout)
         self.local_predictor: nn.Module | None = None
         if local == "pairs":

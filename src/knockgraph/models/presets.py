@@ -31,7 +31,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "conv": "gin",
             "mlp_layers": 2,
             "aggregation": "mean",
-            "residual": True,
+            "residual": False,  # the local predictor sees the states before the only layer
             "similar": "diffusion",
             "embedding_dropout": 0.2,
             "local": "pairs",
