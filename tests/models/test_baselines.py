@@ -16,7 +16,7 @@ from scipy.stats import pearsonr
 from knockgraph import BoundScreen, CellGraph, Screen, demo_cell, demo_screen
 from knockgraph.errors import GeneListMismatchError, LabelError
 from knockgraph.models import baselines
-from knockgraph.models.baselines import BaselineError, reproducibility_ceiling
+from knockgraph.models.baselines import BaselineError, reproducibility_ceiling, ridge
 from knockgraph.models.baselines.ridge import Indicators, solve_ridge
 
 GENES = [f"G{number:02d}" for number in range(12)]
@@ -194,6 +194,20 @@ def test_constant_labels(name: str) -> None:
     bound = screen()
     fitted = baselines.create(name, cell()).fit(bound, np.arange(80), torch.full((80, 1), 0.25))
     torch.testing.assert_close(fitted.predict(bound, np.arange(80)), torch.full((80, 1), 0.25))
+
+
+def test_ridge_pairs_by_rows_is_ridge_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 genotypes of 500 genes have 30 million pairs, and were not fitted in minutes."""
+    graph = CellGraph([f"G{k}" for k in range(30)], {"none": torch.empty(2, 0, dtype=torch.long)})
+    random = np.random.default_rng(0)
+    genotypes = [[f"G{g}" for g in random.choice(30, random.integers(0, 8), replace=False)] for _ in range(90)]
+    bound = Screen(genotypes, {"f": random.normal(size=90)}).bind(graph)
+    found = []
+    for most in (10**7, 0):
+        monkeypatch.setattr(ridge, "_MOST_PAIRS", most)
+        fitted = baselines.create("ridge-pairs", ridge=0.5, pair_ridge=2.0).fit(bound, np.arange(60), bound.values[:60])
+        found.append(fitted.predict(bound, np.arange(90)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["additive", "ridge-pairs", "low-rank"])

@@ -92,15 +92,22 @@ class Additive(Baseline):
         return self.constant + _genes(genotypes) @ self.effect
 
 
+_MOST_PAIRS = 10_000_000  # in the training rows, as columns
+_MOST_CELLS = 200_000_000  # of rows × genes
+
+
 class RidgePairs(Baseline):
     r""":math:`\hat y = c + \sum_{g \in P} b_g + \sum_{g < h \in P} p_{gh}`, ridge on both kinds of effect.
 
     Only pairs in the training rows have an effect. Where each pair is measured once, as in a screen of double
     deletions, a held-out pair has none, and this is the additive model; triple deletions share pairs.
 
+    Genotypes of hundreds of genes have more pairs than there are rows. The same model is then solved by rows: two that
+    share :math:`s` genes have the kernel :math:`s / \lambda_b + \tfrac{1}{2} s (s - 1) / \lambda_p`.
+
     Args:
-        ridge: Penalty of :math:`b`.
-        pair_ridge: Penalty of :math:`p`.
+        ridge: Penalty :math:`\lambda_b` of :math:`b`.
+        pair_ridge: Penalty :math:`\lambda_p` of :math:`p`.
     """
 
     def __init__(self, ridge: float = 1.0, pair_ridge: float = 1.0) -> None:
@@ -108,6 +115,17 @@ class RidgePairs(Baseline):
         self.pair_ridge = positive("pair_ridge", pair_ridge)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        self.rows: GenotypeRows | None = None
+        size = np.diff(genotypes.ptr)
+        if int((size * (size - 1) // 2).sum()) > _MOST_PAIRS and len(genotypes) * genotypes.num_genes <= _MOST_CELLS:
+            self.rows = genotypes
+            n = len(genotypes)
+            kernel = np.ones((n + 1, n + 1))  # bordered by the constant, which has no penalty
+            kernel[:n, :n] = self._kernel(genotypes) + np.eye(n)
+            kernel[n, n] = 0.0
+            solved = np.linalg.solve(kernel, np.append(y, 0.0))
+            self.weight, self.constant = solved[:n], float(solved[n])
+            return
         row, code = genotypes.pairs()
         self.pairs, column = np.unique(code, return_inverse=True)
         genes, features = genotypes.num_genes, genotypes.num_genes + len(self.pairs)
@@ -120,11 +138,28 @@ class RidgePairs(Baseline):
         self.constant, effect = solve_ridge(x, y, penalty)
         self.effect, self.pair_effect = effect[:genes], effect[genes:]
 
+    def _kernel(self, genotypes: GenotypeRows) -> Floats:
+        """Between some rows and those fitted on, ``[rows, fitted]``."""
+        assert self.rows is not None
+        shared = (_dense(genotypes) @ _dense(self.rows).T).astype(np.float64)
+        return shared / self.ridge + 0.5 * shared * (shared - 1) / self.pair_ridge
+
     def _predict(self, genotypes: GenotypeRows) -> Floats:
+        if self.rows is not None:
+            starts = range(0, len(genotypes), 1_000)
+            parts = (genotypes.part(start, min(start + 1_000, len(genotypes))) for start in starts)
+            return self.constant + np.concatenate([np.empty(0), *(self._kernel(part) @ self.weight for part in parts)])
         row, code = genotypes.pairs()
         known, at = _find(self.pairs, code)
         pairs = Indicators(row[known], at[known], (len(genotypes), len(self.pairs)))
         return self.constant + _genes(genotypes) @ self.effect + pairs @ self.pair_effect
+
+
+def _dense(genotypes: GenotypeRows) -> npt.NDArray[np.float32]:
+    """1 where a row deletes a gene, ``[rows, genes]``."""
+    x = np.zeros((len(genotypes), genotypes.num_genes), dtype=np.float32)
+    x[genotypes.row, genotypes.genes] = 1.0
+    return x
 
 
 def _genes(genotypes: GenotypeRows) -> Indicators:
