@@ -94,7 +94,7 @@ class HeteroCellModel(CellModel):
         wild_type: ``column``, exact; or ``cached-epoch``, an approximation: given a view without a column for the wild
             type, as in training, its states are those of the last :meth:`refresh_wild_type`, without a gradient. It is
             for measuring what the column costs: with the weights also the wild type moves, N times as much as counts,
-            and on the demo cell the small preset learned nothing (held-out Pearson 0.00 instead of 0.69).
+            and on the demo cell a small model learned nothing (held-out Pearson 0.00 instead of 0.69).
         gain: γ.
         most_deletions: See :class:`HyperSAGNN`.
         rows_at_once: See :class:`PairwiseAggregation`.
