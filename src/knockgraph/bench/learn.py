@@ -82,8 +82,8 @@ MATRIX: dict[str, Variant] = {
 }
 """Every convolution × aggregation × local predictor, two layers of 16 channels."""
 
-MATRIX_SETTINGS = ("loader.batch_size=32", "optimizer.lr=5e-3")
-MATRIX_STEPS = 300
+MATRIX_SETTINGS = ("loader.batch_size=32", "optimizer.lr=2e-3")
+MATRIX_STEPS = 400
 """How the matrix is trained unless the user says otherwise."""
 
 
