@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,3 +25,20 @@ if os.environ.get("CI"):
 def _same_numbers() -> None:
     """A test sees the same random numbers whatever ran before it, and in whichever process."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """The command line in this process: exit code checked, standard output and standard error returned."""
+    from knockgraph import cli
+
+    def run(*arguments: object, code: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["knockgraph", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code or 0) == code, (arguments, ended.value.code, out, err)
+        return out, err
+
+    return run

@@ -47,7 +47,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of the type; an integer is a number, a truth value is not.
 
-    >>> fits(3, float), fits(True, float), fits("abc", float | None), fits(["a"], Sequence[str])
+    >>> fits(3, float), fits(True, float), fits("abc", float | None), fits(["a"], Iterable[str])
     (True, False, False, True)
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -78,7 +78,7 @@ def fits(value: Any, hint: Any) -> bool:
 def in_words(hint: Any) -> str:
     """A type as people say it.
 
-    >>> in_words(int | None), in_words(Sequence[str])
+    >>> in_words(int | None), in_words(Iterable[str])
     ('an integer or nothing (null)', 'a list of texts')
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

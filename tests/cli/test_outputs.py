@@ -58,7 +58,7 @@ def test_refused_before_the_work(path: tuple[str, ...], option: str, command: Co
     rest = [*NEEDED.get(path, []), *([output[0], str(tmp_path / "x")] if output else [])]
     error = command(*path, *rest, option, str(tmp_path / "file" / "x.csv"), code=1)[1]
     assert re.match(rf"error: cannot (write|use) .*{tmp_path}/file.*is a file, not a folder", error), error
-    if option != "--trace":  # a folder, which is made
+    if option not in ("--trace", "--keep"):  # a folder, which is made
         error = command(*path, *rest, option, str(tmp_path / "no" / "x.csv"), code=1)[1]
         assert f"the folder {tmp_path}/no does not exist; create it first" in error
         assert f"{tmp_path}: it is a folder" in command(*path, *rest, option, str(tmp_path), code=1)[1]
@@ -69,7 +69,7 @@ def test_every_command_has_such_an_option() -> None:
     names = {path for path, _ in WRITTEN}
     assert {("train",), ("predict",), ("doctor",), ("bench", "step"), ("profile", "run")} <= names
     assert len(WRITTEN) >= 25
-    assert {option for _, option in WRITTEN} == {"-o", "--json", "--html", "--markdown", "--plot", "--trace"}
+    assert {option for _, option in WRITTEN} == {"-o", "--json", "--html", "--markdown", "--plot", "--trace", "--keep"}
 
 
 def test_a_run_directory_is_tried_before_the_data_are_read(command: Command, tmp_path: Path) -> None:

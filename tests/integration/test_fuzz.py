@@ -97,8 +97,15 @@ def test_many_damaged_files(name: str, tmp_path: Path, bounded_memory: None) -> 
 # ── what unpacks to far more than it is ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("first", ["", "protein1 protein2 experimental\n"])
-@pytest.mark.parametrize("name", ["STRING", "table of experiments"])
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("STRING", ""),
+        ("STRING", "protein1 protein2 experimental\n"),
+        ("table of experiments", ""),
+        ("table of experiments", "genotype,fitness\n"),
+    ],
+)
 def test_a_line_without_end_does_not_fill_the_memory(
     name: str, first: str, tmp_path: Path, bounded_memory: None
 ) -> None:

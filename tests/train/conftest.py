@@ -1,14 +1,11 @@
 """Finished runs that several test modules look at; none may change them."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from training_runs import config
 
-from knockgraph import cli
 from knockgraph.train.run import train
 
 torch.set_num_threads(1)  # the models are tiny and the cores are shared
@@ -22,19 +19,3 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options.append("trainer.precision=64-true")
     train(config(f"run_dir={directory}", "data.experiments=160", *options), say=lambda _: None)
     return directory
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
-    """The command line in this process: exit code checked, standard output and standard error returned."""
-
-    def run(*arguments: str, code: int = 0) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "argv", ["knockgraph", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert (ended.value.code or 0) == code, (arguments, ended.value.code, out, err)
-        return out, err
-
-    return run

@@ -92,7 +92,7 @@ def test_the_page_shows_what_matters(finished: Path) -> None:
     assert "nan" not in whole.replace("finance", "")
     numbers = next(text for text in page.texts if '"train/loss"' in text)
     assert json.loads(numbers)["val/mse"] == [list(point) for point in curves(finished / "metrics.csv")["val/mse"]]
-    assert f"{result['metrics']['hetero']['pearson']:.4f}; the best baseline reaches" in whole
+    assert f"Pearson {result['metrics']['hetero']['pearson']:.3f} (the best baseline, " in whole
     assert '"max_epochs": 2' in whole
 
 
@@ -101,7 +101,10 @@ def test_a_page_without_a_correlation(tmp_path: Path) -> None:
     directory = train(config(f"run_dir={tmp_path}/run", "model=constant"), say=lambda _: None)
     result = json.loads((directory / "result.json").read_text())
     reached = result["metrics"]["additive"]["pearson"]
-    assert f"test pearson –; the best baseline reaches {reached:.4f}" in (directory / "report.html").read_text()
+    assert (
+        f"on the test part: Pearson – (the best baseline, additive: {reached:.3f}), RMSE"
+        in (directory / "report.html").read_text()
+    )
     nan = {key: float("nan") if value is None else value for key, value in result["metrics"]["constant"].items()}
     alone = {**result, "metrics": {"constant": nan}}
     assert "the best baseline" not in html(directory, load(directory / "config.yaml"), alone)

@@ -339,7 +339,13 @@ def test_merged_relations_train_and_predict(run: Run, option: str) -> None:
 
 # The wild type kept for an epoch
 
-CACHED = [*HETERO, "model.options.wild_type=cached-epoch", "model.options.metabolism=true", "trainer.max_epochs=3"]
+CACHED = [
+    *HETERO,
+    "model.options.wild_type=cached-epoch",
+    "model.options.metabolism=true",
+    "trainer.max_epochs=3",
+    "scheduler.warmup_steps=0",
+]
 
 
 class Cached(Watched):

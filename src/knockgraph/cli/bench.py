@@ -10,7 +10,19 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, Html, Json, Scale, busy, check_device, out, writable, write_json, write_text
+from knockgraph.cli.terminal import (
+    HELP,
+    Html,
+    Json,
+    Scale,
+    busy,
+    check_device,
+    out,
+    writable,
+    writable_folder,
+    write_json,
+    write_text,
+)
 from knockgraph.errors import KnockgraphError
 
 if TYPE_CHECKING:
@@ -194,7 +206,9 @@ def bench_learn(
     validate_on: Annotated[int, typer.Option(min=2, help="Most validation experiments.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Of weights and order.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda; on cuda in bf16 unless trainer.precision=32-true.")] = "cpu",
-    keep: Annotated[Path | None, typer.Option(help="Keep the run directories in this folder.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(callback=writable_folder, help="Keep the run directories in this folder.")
+    ] = None,
     html: Html = None,
     json_: Json = None,
 ) -> None:

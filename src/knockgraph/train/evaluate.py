@@ -214,12 +214,12 @@ def verdict(model: str, result: dict[str, Any], classes: bool) -> str:
     for key, name, sign in scores:
         own = result["metrics"][model][key]
         known = {other: found[key] for other, found in others.items() if not math.isnan(found[key])}
-        if math.isnan(own) or not known:
+        if not known:
             continue
         best = max(known, key=lambda other: sign * known[other])
         won.append(sign * own > sign * known[best])
-        what = f"{best}" if parts else f"the best baseline, {best}"
-        parts.append(f"{name} {own:.3f} ({what}: {known[best]:.3f})")
+        what = best if parts else f"the best baseline, {best}"
+        parts.append(f"{name} {_number(own).strip()} ({what}: {known[best]:.3f})")
     if not parts:
         return f"there is no baseline to compare {model} with on the {result['part']} part"
     outcome = "wins" if all(won) else "is behind" if not any(won) else "is ahead in one of two"
