@@ -269,6 +269,7 @@ def test_conditions_are_those_of_the_model(metabolism: bool) -> None:
     """Not those of the graph: a model may leave the metabolism and relations out."""
     options = ["model=hetero-small", "model.options.channels=4", "model.options.relations=[physical]"]
     with Workbench(config(*SMALL, *options, f"model.options.metabolism={metabolism}")) as bench:
+        bench.fit(bench.task(), 1, [])
         conditions = describe(bench)
         assert conditions["metabolism"] is metabolism
         assert conditions["relations"] == ["physical"]
