@@ -234,7 +234,8 @@ def _hint(text: str) -> str:
         return did_you_mean(key[1], keys(Config)) or _named_like(key[1])
     member = re.search(r"Could not find '(\w+)/([^']*)'", text)
     if member:
-        known = sorted(file.name[:-5] for file in files("knockgraph.conf").joinpath(member[1]).iterdir())
+        members = files("knockgraph.conf").joinpath(member[1]).iterdir()
+        known = sorted(file.name.removesuffix(".yaml") for file in members if file.name.endswith(".yaml"))
         return f"{did_you_mean(member[2], known)}, there are {', '.join(known)}"
     return ""
 
