@@ -41,7 +41,10 @@ PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
         ("model=banana", "banana"),
         ("strategy=node_mask", "node_mask"),
         ("preset=banana", "banana"),
-        ("model=hetero-smal", "'hetero-small'.*there are additive, constant, dango, hetero, hetero-pairs, hetero-small;"),
+        (
+            "model=hetero-smal",
+            "'hetero-small'.*there are additive, constant, dango, hetero, hetero-pairs, hetero-small;",
+        ),
         # wrong types
         ("trainer.max_epochs=many", "config key 'trainer.max_epochs'"),
         ("trainer.max_epochs=2.5", "config key 'trainer.max_epochs'"),
