@@ -142,7 +142,7 @@ def test_a_learner_is_not_told_off(tmp_path: Path) -> None:
 def test_a_warning_that_no_longer_holds_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = iter([{}, {"chance": "it guesses"}, {"chance": "it guesses"}, {}])
     monkeypatch.setattr(learning, "not_learned", lambda *_: next(kinds))
-    said, result = trained(tmp_path / "run", "trainer.max_epochs=4")
+    said, result = trained(tmp_path / "run", "trainer.max_epochs=4", "scheduler.warmup_steps=0")
     assert said.count("warning: it guesses") == 1
     assert result["warnings"] == []
 
@@ -169,3 +169,11 @@ def test_its_state() -> None:
     callback.warnings, callback._told = {"chance": "it guesses"}, ["chance"]
     other.load_state_dict(callback.state_dict())
     assert other.state_dict() == callback.state_dict()
+
+
+def test_it_is_not_told_while_the_learning_rate_is_raised(tmp_path: Path) -> None:
+    options = ["model=constant", "data.experiments=600", "trainer.max_epochs=3", "loader.batch_size=64"]
+    said, _ = trained(tmp_path / "warming", *options, "scheduler.warmup_steps=10000")
+    assert [line.startswith("warning: after 3 epochs") for line in said if "warning" in line] == [True, True]
+    said, _ = trained(tmp_path / "warm", *options, "scheduler.warmup_steps=2")
+    assert next(line for line in said if "warning" in line).startswith("warning: after 1 epoch ")

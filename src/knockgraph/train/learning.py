@@ -78,7 +78,10 @@ class Learning(pl.Callback):
         ended = int(trainer.fit_loop.epoch_loop.batch_progress.is_last_batch)
         epochs = trainer.current_epoch + ended
         guesses = not_learned(task, epochs)
-        found = judged(self._measured, task, bool(guesses)) | (guesses if epochs else {})  # after a whole epoch
+        # After a whole epoch, and not while the learning rate is still being raised, unless nothing comes after it.
+        s, last = task.config.scheduler, epochs == trainer.max_epochs
+        warming = s.name == "cosine" and trainer.global_step <= s.warmup_steps and not last
+        found = judged(self._measured, task, bool(guesses)) | (guesses if epochs and not warming else {})
         self.warnings = found
         for kind, text in found.items():
             if kind not in self._told:
