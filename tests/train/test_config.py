@@ -43,7 +43,7 @@ PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
         ("preset=banana", "banana"),
         (
             "model=hetero-smal",
-            "'hetero-small'.*there are additive, constant, dango, hetero, hetero-pairs, hetero-small;",
+            "'hetero-small'.*there are additive, constant, dango, hetero, hetero-fast, hetero-pairs, hetero-small;",
         ),
         # wrong types
         ("trainer.max_epochs=many", "config key 'trainer.max_epochs'"),
@@ -147,7 +147,7 @@ def test_every_member_of_every_group(group: str) -> None:
     if name in known:
         chosen = getattr(config, name)
         assert chosen.name in known[name].available()
-        assert chosen.name == member or member in ("hetero-small", "hetero-pairs")
+        assert chosen.name == member or member in ("hetero-small", "hetero-fast", "hetero-pairs")
     assert set(kg.strategies.available()) == {g.partition("=")[2] for g in GROUPS if g.startswith("strategy=")}
     assert set(losses.available()) == {g.partition("=")[2] for g in GROUPS if g.startswith("loss=")}
 
@@ -165,7 +165,7 @@ def test_presets() -> None:
     presets = {name: compose([f"preset={name}"]) for name in PRESETS}
     reference = presets["reference"]
     assert (reference.data.cell, reference.loader.batch_size, reference.loss.name) == ("yeast-scale", 28, "composite")
-    assert reference.model.options == models.PRESETS["hetero"]["reference"]
+    assert reference.model.options == {**models.PRESETS["hetero"]["reference"], "input_norm": False}
     assert losses.create("composite", **reference.loss.options).gather == "differentiable"
     # Each differs from the reference in what its name says and nowhere else.
     largest = max(yeast_scale.RELATIONS, key=lambda name: yeast_scale.RELATIONS[name].edges)
@@ -249,7 +249,7 @@ TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_char
 def test_round_trip(tmp_path_factory, epochs, lr, accumulate, options, phenotype) -> None:  # type: ignore[no-untyped-def]
     config = Config()
     config.trainer.max_epochs, config.optimizer.lr, config.trainer.accumulate = epochs, lr, accumulate
-    config.model.options, config.data.phenotype = {"residual": True, **options}, phenotype
+    config.model.options, config.data.phenotype = {"residual": True, "input_norm": False, **options}, phenotype
     if any(isinstance(v, str) and ("${" in v or v == "???") for v in options.values()):
         return
     path = tmp_path_factory.mktemp("config") / "config.yaml"

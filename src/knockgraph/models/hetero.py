@@ -73,8 +73,11 @@ class HeteroCellModel(CellModel):
             without types, merge those of the graph: :meth:`CellGraph.merged`.
         embedding: Whether genes have a learned embedding.
         features: Names of the graph's gene features to use beside, or instead of, the embedding.
-        embedding_dropout: See :class:`GeneInput`, and so the next.
-        similar: As above.
+        embedding_dropout: Share of the genes that do without an embedding of their own in a training step, see
+            :class:`GeneInput`.
+        similar: Name of the feature by which genes borrow embeddings, see :class:`GeneInput`.
+        input_norm: Whether the input is normalised, see :class:`GeneInput`. By default only without a residual path,
+            which is when states have to be told apart by their direction.
         mlp_layers: Linear maps in the MLP of ``gin``.
         heads: Heads of ``gatv2``, of ``attention``, of the metabolism's attention and of Hyper-SAGNN.
         norm: Whether convolutions are followed by a LayerNorm.
@@ -122,6 +125,7 @@ class HeteroCellModel(CellModel):
         features: Sequence[str] = (),
         embedding_dropout: float = 0.0,
         similar: str | None = None,
+        input_norm: bool | None = None,
         mlp_layers: int = 4,
         heads: int = 4,
         norm: bool = True,
@@ -170,7 +174,15 @@ class HeteroCellModel(CellModel):
             aggregation = "sum"  # of one
         self.exact = wild_type == "column"
         self.hops = layers + (conv == "gcn")
-        self.input = GeneInput(graph, channels, embedding, features, embedding_dropout, similar)
+        self.input = GeneInput(
+            graph,
+            channels,
+            embedding,
+            features,
+            embedding_dropout,
+            similar,
+            not residual if input_norm is None else input_norm,
+        )
         self.layers = nn.ModuleList(
             HeteroLayer(
                 _convolution(conv, names, channels, mlp_layers, heads, merge, kernels),

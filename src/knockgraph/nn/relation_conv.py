@@ -103,7 +103,7 @@ class GINRelationConv(RelationConv):
         for layer in range(mlp_layers):
             if layer:
                 self.mlp.append(nn.GELU())
-            self.mlp.append(GroupedLinear(len(self.relations), channels, channels))
+            self.mlp.append(GroupedLinear(len(self.relations), channels, channels, activated=True))
 
     def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
@@ -144,8 +144,8 @@ class SAGERelationConv(RelationConv):
 
     def __init__(self, relations: Sequence[str], channels: int) -> None:
         super().__init__(relations, channels)
-        self.neighbour = GroupedLinear(len(self.relations), channels, channels)
-        self.own = GroupedLinear(len(self.relations), channels, channels, bias=False)
+        self.neighbour = GroupedLinear(len(self.relations), channels, channels, activated=True)
+        self.own = GroupedLinear(len(self.relations), channels, channels, bias=False, activated=True)
 
     def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""

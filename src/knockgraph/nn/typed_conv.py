@@ -67,7 +67,7 @@ class TypedGINConv(TypedConv):
         for layer in range(mlp_layers):
             if layer:
                 self.mlp.append(nn.GELU())
-            self.mlp.append(GroupedLinear(1, channels, channels))
+            self.mlp.append(GroupedLinear(1, channels, channels, activated=True))
 
     def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
