@@ -18,10 +18,10 @@ from knockgraph.cli import app
 from knockgraph.errors import KnockgraphError
 from knockgraph.models.toy import AdditiveModel
 from knockgraph.report import learn as report_learn
+from knockgraph.run import train
 from knockgraph.train import checkpoints
 from knockgraph.train.config import compose
 from knockgraph.train.plain_config import compose_plain
-from knockgraph.train.run import train
 from knockgraph.train.task import Task
 
 ADDITIVE = {"learner": Variant(("model=additive",))}

@@ -13,11 +13,11 @@ from training_runs import Started, config
 
 from test_ddp import OPTIONS, TWO, free_port  # isort: skip
 
+from knockgraph import phases
 from knockgraph.errors import KnockgraphError
-from knockgraph.profile import phases
 from knockgraph.profile.measure import Workbench
 from knockgraph.profile.runs import describe, localised, profile_run
-from knockgraph.train.config import Config
+from knockgraph.train.schema import Config
 
 STEPS, WARMUP = 6, 2
 SMALL = ["data.experiments=300", "loader.batch_size=16", "trainer.log_every_n_steps=1"]

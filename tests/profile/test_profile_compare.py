@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_runs import config
 
+from knockgraph import phases
 from knockgraph.errors import FileFormatError, KnockgraphError
-from knockgraph.profile import explain, phases
+from knockgraph.profile import explain
 from knockgraph.profile.compare import compared, decomposed, differences, halfway, phase_differences
 from knockgraph.profile.runs import localised, times
 from knockgraph.profile.settings import setting, words
-from knockgraph.train.config import ConfigError, compose, dump
+from knockgraph.train.config import compose, dump
+from knockgraph.train.schema import ConfigError
 
 
 def profile(

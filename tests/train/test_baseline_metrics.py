@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from knockgraph import KnockgraphError
+from knockgraph.evaluate import compare_baselines
 from knockgraph.models.baselines.boosting import Boosting, MissingPackageError
 from knockgraph.train.config import compose
-from knockgraph.train.evaluate import compare_baselines
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import knockgraph as kg
 from knockgraph import losses, models, strategies
 from knockgraph.sources import yeast_scale
-from knockgraph.train.config import Config, ConfigError, compose, dump, load
+from knockgraph.train.config import compose, dump, load
 from knockgraph.train.plain_config import compose_plain, load_plain
+from knockgraph.train.schema import Config, ConfigError
 from knockgraph.train.task import Task
 
 CONF = Path(kg.__file__).parent / "conf"

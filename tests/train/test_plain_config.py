@@ -6,8 +6,9 @@ import pytest
 
 import knockgraph as kg
 from knockgraph.train import config as config_module
-from knockgraph.train.config import ConfigError, compose, dump, load
+from knockgraph.train.config import compose, dump, load
 from knockgraph.train.plain_config import compose_plain, load_plain
+from knockgraph.train.schema import ConfigError
 
 CONF = Path(kg.__file__).parent / "conf"
 MEMBERS = [

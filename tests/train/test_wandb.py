@@ -9,7 +9,7 @@ import pytest
 from training_runs import LEAST, config, run
 
 from knockgraph.train import wandb_run
-from knockgraph.train.config import ConfigError
+from knockgraph.train.schema import ConfigError
 
 OFFLINE = [*LEAST, "logging.wandb=offline", "logging.project=screens"]
 

@@ -17,15 +17,16 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from knockgraph.bench.machine import describe_machine
-from knockgraph.container import atomic_write
 from knockgraph.errors import KnockgraphError
+from knockgraph.evaluate import predict_rows, scorer
+from knockgraph.files import atomic_write, finite
+from knockgraph.machine import describe_machine
 from knockgraph.models import baselines
 from knockgraph.train import memory
-from knockgraph.train.config import Config, ConfigError, compose, dump
+from knockgraph.train.config import compose, dump
 from knockgraph.train.data import TrainingData, load_graph, of_screen
-from knockgraph.train.evaluate import predict_rows, scorer
-from knockgraph.train.run import finite, load_task, make_task
+from knockgraph.train.run import load_task, make_task
+from knockgraph.train.schema import Config, ConfigError
 from knockgraph.train.trainer import make_trainer, quiet
 
 WARM = 10  # steps in which kernels are compiled and recorded; the time of a step is that of the others

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from knockgraph import strategies
-from knockgraph.bench.machine import describe_machine
 from knockgraph.errors import KnockgraphError, StrategyError
 from knockgraph.graph import CellGraph
+from knockgraph.machine import describe_machine
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs, Strategy
 from knockgraph.strategies.mask_store import MARGIN

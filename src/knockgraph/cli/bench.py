@@ -20,10 +20,10 @@ from knockgraph.cli.terminal import (
     out,
     writable,
     writable_folder,
-    write_json,
     write_text,
 )
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from knockgraph.cli.terminal import Json, err, out, write_json
+from knockgraph.cli.terminal import Json, err, out
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 
 
 def download(

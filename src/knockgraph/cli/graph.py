@@ -20,11 +20,11 @@ from knockgraph.cli.terminal import (
     not_wanted,
     out,
     required,
-    write_json,
     write_text,
     wrote,
 )
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph

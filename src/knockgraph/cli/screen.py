@@ -10,8 +10,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json, wrote
+from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, wrote
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 from knockgraph.words import counted
 
 if TYPE_CHECKING:

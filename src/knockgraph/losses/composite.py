@@ -9,11 +9,12 @@ from torch import Tensor
 
 from knockgraph.losses.distributions import rank_n_contrast, wasserstein
 from knockgraph.losses.gather import gather_rows, rank_of, shares
-from knockgraph.losses.loss import Loss, LossError, LossParts, Share, full_precision
+from knockgraph.losses.loss import Loss, LossError, LossParts, Share
 from knockgraph.losses.ring_buffer import RingBuffer
 from knockgraph.losses.schedules import TemperatureSchedule
 from knockgraph.models.model import Prediction
-from knockgraph.profile.phases import LOSS, phase
+from knockgraph.ops import at_least_float32
+from knockgraph.phases import LOSS, phase
 
 
 class CompositeLoss(Loss):
@@ -112,7 +113,7 @@ class CompositeLoss(Loss):
             )
         if len(prediction.embedding) != len(values):
             raise LossError(f"there are {len(prediction.embedding)} embeddings for {len(values)} samples")
-        return torch.cat([values, target, full_precision(prediction.embedding).to(values.dtype)], 1)
+        return torch.cat([values, target, at_least_float32(prediction.embedding).to(values.dtype)], 1)
 
     def _pool(self, rows: Tensor, share: Share) -> tuple[Tensor, float]:
         """The pool, and how much its terms count on this rank. Advances the ring buffer and the counters."""

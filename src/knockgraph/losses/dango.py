@@ -7,10 +7,11 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from knockgraph.losses.loss import Loss, LossError, LossParts, Share, full_precision
+from knockgraph.losses.loss import Loss, LossError, LossParts, Share
 from knockgraph.losses.pointwise import log_cosh
 from knockgraph.losses.schedules import weight_schedule
 from knockgraph.models.model import Prediction
+from knockgraph.ops import at_least_float32
 
 
 class DangoLoss(Loss):
@@ -50,7 +51,7 @@ class DangoLoss(Loss):
                 "the dango loss needs a model that reconstructs its networks, but this one gives no 'reconstruction'; "
                 "use the dango model, or another loss such as log-cosh"
             )
-        reconstruction = full_precision(prediction.auxiliary["reconstruction"])
+        reconstruction = at_least_float32(prediction.auxiliary["reconstruction"])
         interaction = share.mean(
             F.binary_cross_entropy_with_logits(values, target, reduction="none")
             if self.classes

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from knockgraph.errors import KnockgraphError
 from knockgraph.models.model import Prediction
+from knockgraph.ops import at_least_float32
 
 
 class LossError(KnockgraphError, ValueError):
@@ -101,7 +102,7 @@ class Loss(nn.Module, ABC):
             world_size: Number of ranks.
             epoch: For terms that are scheduled over epochs.
         """
-        values = full_precision(prediction.values)
+        values = at_least_float32(prediction.values)
         if values.dim() != 2 or values.shape != target.shape:
             raise LossError(
                 f"the prediction has shape {list(values.shape)} and the target {list(target.shape)}, "
@@ -118,13 +119,8 @@ class Loss(nn.Module, ABC):
             unused = [term for name, term in prediction.auxiliary.items() if name not in self.needs]
             if not unused:
                 return found
-            return replace(found, total=found.total + 0 * full_precision(torch.stack(unused)).sum())
+            return replace(found, total=found.total + 0 * at_least_float32(torch.stack(unused)).sum())
 
     @abstractmethod
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
         """The terms of this loss; values and target, ``[samples, outputs]``, are checked and of full precision."""
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """``x`` in float32, or as it is if float64."""
-    return x if x.dtype == torch.float64 else x.float()

@@ -27,7 +27,7 @@ from knockgraph.nn.relation_conv import (
     SAGERelationConv,
 )
 from knockgraph.nn.typed_conv import TypedGCNConv, TypedGINConv, TypedSAGEConv
-from knockgraph.ops._backends import at_least_float32
+from knockgraph.ops import at_least_float32
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 

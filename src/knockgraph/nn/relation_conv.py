@@ -13,9 +13,7 @@ from knockgraph.nn.gatv2_conv import GATv2Conv
 from knockgraph.nn.gcn_conv import GCNConv
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import DistinctRows, Reduce, relation_mlp
-from knockgraph.ops._backends import fused
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops import DistinctRows, Reduce, autocast_input, fused, relation_mlp
 from knockgraph.strategies import PerturbedGraphs
 
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from knockgraph.nn.grouped_linear import GroupedLinear
 from knockgraph.nn.relation_conv import RelationConv
-from knockgraph.ops import DistinctRows
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops import DistinctRows, autocast_input
 from knockgraph.strategies import PerturbedGraphs
 
 MERGED = "merged"

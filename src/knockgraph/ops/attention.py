@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops._backends import accumulator, resolve_backend
+from knockgraph.ops.backends.choice import resolve_backend
 from knockgraph.ops.operator import SparseOperator
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops.precision import accumulator, autocast_input
 
 # On a CPU a block of edges and samples stays in the cache; elsewhere it fills the device.
 _CPU_COLUMNS = 448
@@ -109,9 +109,9 @@ def _csr_attend(
         return torch.zeros_like(target, memory_format=torch.contiguous_format), lse
     source, target, attention = source.contiguous(), target.contiguous(), attention.contiguous()
     if backend == "triton":
-        from knockgraph.ops import _attention_triton
+        from knockgraph.ops.triton import attention as attention_triton
 
-        return _attention_triton.forward(ptr, index, order, source, target, attention, keep_in, keep_out, slope)
+        return attention_triton.forward(ptr, index, order, source, target, attention, keep_in, keep_out, slope)
     return attend_forward(ptr, index, source, target, attention, keep_in, keep_out, slope)
 
 
@@ -144,9 +144,9 @@ def _csr_attend_grad(
         return torch.zeros_like(source), torch.zeros_like(target), torch.zeros_like(attention)
     states = (source, target, attention, keep_in, y, lse, grad.contiguous(), slope)
     if backend == "triton":
-        from knockgraph.ops import _attention_triton
+        from knockgraph.ops.triton import attention as attention_triton
 
-        return _attention_triton.backward(ptr, index, order, ptr_t, index_t, order_t, *states)
+        return attention_triton.backward(ptr, index, order, ptr_t, index_t, order_t, *states)
     return attend_backward(ptr, index, *states)
 
 

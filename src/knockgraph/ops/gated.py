@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops._backends import accumulator, resolve_backend
-from knockgraph.ops._sum_op import raw_sum
+from knockgraph.ops.backends.choice import resolve_backend
+from knockgraph.ops.masked_sum import raw_sum
 from knockgraph.ops.operator import CsrTable, SparseOperator
-from knockgraph.ops.spmm import autocast_input, check_operands
+from knockgraph.ops.precision import accumulator, autocast_input
+from knockgraph.ops.spmm import check_operands
 
 # Products of entries are [entries, batch * channels]; entries are cut so that a block has at most so many elements: on
 # a CPU it then stays in the cache, elsewhere it fills the device.

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops._backends import accumulator
 from knockgraph.ops.attention import attend_backward, attend_forward, check_attention
 from knockgraph.ops.gated import GatedOperator
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops.precision import accumulator, autocast_input
 
 _STATES = "Tensor ptr, Tensor index, Tensor gate, Tensor source, Tensor target, Tensor attention, Tensor? keep_in"
 _SCHEMA = f"({_STATES}, Tensor? keep_out, float slope) -> (Tensor, Tensor)"

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knockgraph.ops._backends import fused
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops.backends.choice import fused
+from knockgraph.ops.precision import autocast_input
 
 _SCHEMA = (
     "Tensor own, Tensor neighbours, Tensor eps, Tensor weight, Tensor bias, Tensor? scale, Tensor? shift, Tensor? count"
@@ -86,10 +86,10 @@ def _relation_mlp(
     shift: Tensor | None,
     count: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    from knockgraph.ops import _relation_mlp_triton
+    from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
     weight = weight.to(neighbours.dtype).contiguous()
-    return _relation_mlp_triton.forward(own, neighbours, eps, weight, bias.contiguous(), _pair(scale, shift), count)
+    return relation_mlp_triton.forward(own, neighbours, eps, weight, bias.contiguous(), _pair(scale, shift), count)
 
 
 @_relation_mlp.register_fake
@@ -112,10 +112,10 @@ def _relation_mlp_grad(
     z: Tensor,
     dy: Tensor,
 ) -> list[Tensor]:
-    from knockgraph.ops import _relation_mlp_triton
+    from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
     narrow = weight.to(neighbours.dtype).contiguous()
-    found = _relation_mlp_triton.backward(own, neighbours, eps, narrow, _pair(scale, shift), count, z, dy)
+    found = relation_mlp_triton.backward(own, neighbours, eps, narrow, _pair(scale, shift), count, z, dy)
     like = (own, neighbours, eps, weight, bias, scale, shift)
     return [g.to(t.dtype) for g, t in zip(found, like, strict=True) if g is not None and t is not None]
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops import _spmm_cpu
-from knockgraph.ops._backends import accumulator, resolve_backend
-from knockgraph.ops._sum_op import raw_sum
+from knockgraph.ops.backends import spmm_cpu
+from knockgraph.ops.backends.choice import resolve_backend
+from knockgraph.ops.masked_sum import raw_sum
 from knockgraph.ops.operator import CsrTable, SparseOperator
-from knockgraph.ops.spmm import autocast_input, check_operands, relation_axis
+from knockgraph.ops.precision import accumulator, autocast_input
+from knockgraph.ops.spmm import check_operands, relation_axis
 
 if TYPE_CHECKING:
     from knockgraph.ops.distinct_rows import DistinctRows
@@ -143,9 +144,9 @@ def _shared_sum(
     x = x.contiguous()
     genes, samples, fresh = _sorted_entries(genes, samples, x.shape[0], mask_in)
     if backend == "triton":
-        from knockgraph.ops import _shared_input_triton
+        from knockgraph.ops.triton import shared_input as shared_input_triton
 
-        return _shared_input_triton.shared_sum(table, transposed, x, genes, samples, fresh, batch_size, scale_out)
+        return shared_input_triton.shared_sum(table, transposed, x, genes, samples, fresh, batch_size, scale_out)
     if x.device.type != "cpu":
         keep = _keep(genes, samples, x.shape[0], batch_size)
         wide = x.unsqueeze(1).expand(-1, batch_size, -1)
@@ -192,9 +193,9 @@ def _shared_sum_grad(
     grad = grad.contiguous()
     genes, samples, fresh = _sorted_entries(genes, samples, num_genes, mask_in)
     if backend == "triton":
-        from knockgraph.ops import _shared_input_triton
+        from knockgraph.ops.triton import shared_input as shared_input_triton
 
-        return _shared_input_triton.shared_sum_grad(transposed, grad, genes, samples, fresh, scale_out)
+        return shared_input_triton.shared_sum_grad(transposed, grad, genes, samples, fresh, scale_out)
     dtype = accumulator(grad.dtype)
     if grad.device.type != "cpu":
         keep = _keep(genes, samples, num_genes, batch_size)
@@ -282,4 +283,4 @@ def _keep(genes: Tensor, samples: Tensor, num_genes: int, batch_size: int) -> Te
 
 def _scale_rows_(y: Tensor, scale: Tensor | None) -> None:
     if scale is not None:
-        _spmm_cpu.scale_(y.view(-1, scale.shape[0], *y.shape[1:]), scale)
+        spmm_cpu.scale_(y.view(-1, scale.shape[0], *y.shape[1:]), scale)

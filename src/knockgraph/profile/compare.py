@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from knockgraph.profile.runs import times
-from knockgraph.train.config import Config
+from knockgraph.train.schema import Config
 
 _FOLLOWS = ("placement",)  # from another condition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from knockgraph.profile import phases
+from knockgraph import phases
 from knockgraph.profile.compare import per_step
 from knockgraph.profile.runs import localised
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from knockgraph.bench.machine import describe_machine
-from knockgraph.profile import phases
+from knockgraph import phases
+from knockgraph.machine import describe_machine
 from knockgraph.profile.measure import Say, Workbench
 from knockgraph.profile.settings import VERSION
-from knockgraph.train.config import Config
+from knockgraph.train.schema import Config
 
 
 def profile_run(

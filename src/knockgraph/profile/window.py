@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from knockgraph.errors import KnockgraphError
-from knockgraph.train.config import Config
+from knockgraph.train.schema import Config
 
 
 class WindowError(KnockgraphError, ValueError):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from knockgraph.container import atomic_write
 from knockgraph.errors import FileFormatError, ScreenError
+from knockgraph.files import atomic_write
 from knockgraph.screen.genotypes import Genotypes
 from knockgraph.screen.screen import Screen
 

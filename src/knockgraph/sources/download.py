@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from knockgraph import __version__
-from knockgraph.container import atomic_write
 from knockgraph.errors import FileFormatError, KnockgraphError
+from knockgraph.files import atomic_write
 from knockgraph.sources.catalogue import PublicFile
 
 MANIFEST = "downloads.json"

@@ -17,7 +17,7 @@ from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader,
 from knockgraph.screen.loader import Collate
 from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import as_batch
-from knockgraph.train.config import Config, ConfigError, DataConfig
+from knockgraph.train.schema import Config, ConfigError, DataConfig
 
 
 class TrainingData(LightningDataModule):

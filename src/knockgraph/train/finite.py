@@ -11,7 +11,7 @@ from torch import Tensor
 
 from knockgraph.errors import KnockgraphError
 from knockgraph.train import checkpoints
-from knockgraph.train.config import Config
+from knockgraph.train.schema import Config
 
 
 class NotFiniteError(KnockgraphError, ArithmeticError):

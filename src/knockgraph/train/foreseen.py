@@ -9,8 +9,8 @@ from pathlib import Path
 
 from knockgraph.errors import KnockgraphError
 from knockgraph.train.checkpoints import any_saved
-from knockgraph.train.config import Config, ConfigError
 from knockgraph.train.memory import is_out_of_memory
+from knockgraph.train.schema import Config, ConfigError
 
 _SHORTAGE = "too little memory, shared memory (/dev/shm) or open files (ulimit -n), or somebody killed it"
 _LATE = ("timed out", "timeout", "time out")

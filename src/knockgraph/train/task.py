@@ -19,11 +19,11 @@ from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
-from knockgraph.profile.phases import FORWARD, LOGGING, LOSS, MASKS, phase
+from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
-from knockgraph.train.config import Config, ConfigError
 from knockgraph.train.metrics import classification_metrics, gather_rows, regression_metrics
+from knockgraph.train.schema import Config, ConfigError
 
 
 class Task(LightningModule):
