@@ -43,6 +43,9 @@ class BenchScale(StrEnum):
     human = "human"
 
 
+_BUILT_IN = {"demo": "demo", "yeast": "yeast-scale"}  # scale → cell and screen
+
+
 CellScale = Annotated[
     BenchScale | None, typer.Option("--scale", help="Which cell; human: 20,000 genes, 10 M edges. Default: demo.")
 ]
@@ -64,16 +67,15 @@ def bench_loader(
     json_: Json = None,
 ) -> None:
     """Samples per second of the flat loader and of PyG's, on the same screen."""
-    from knockgraph import demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
     from knockgraph.bench.loader import bench_loader as run
+    from knockgraph.sources.built_in import built_in_cell, built_in_screen
 
     check_device(device)
-    graph = demo_cell() if scale is Scale.demo else yeast_scale_cell()
-    make = demo_screen if scale is Scale.demo else yeast_scale_screen
+    graph = built_in_cell(_BUILT_IN[scale])
     runs: list[dict[str, Any]] = []
     for count in experiments or ([8_000] if scale is Scale.demo else [332_313, 20_000_000]):
         with busy("making the screen") as say:
-            screen = make(count)
+            screen = built_in_screen(_BUILT_IN[scale], count)
             report = run(graph, screen, batch_size, workers, device, pyg_samples, lambda name: say(f"timing {name}"))
         runs.append(report)
         del screen
@@ -227,7 +229,7 @@ def bench_learn(
     words = learn.settings(
         device=device,
         matrix=matrix,
-        data={None: None, Scale.demo: "demo", Scale.yeast: "yeast-scale"}[scale],
+        data=None if scale is None else _BUILT_IN[scale],
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
@@ -260,7 +262,7 @@ def _cell(
     scale: BenchScale | None, genes: int | None, edges: int | None, relations: int | None
 ) -> tuple[CellGraph, Screen]:
     """The cell to measure on and 20,000 experiments (the demo's 8,000); sizes make it a synthetic one."""
-    from knockgraph import demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
+    from knockgraph.sources.built_in import built_in_cell, built_in_screen
     from knockgraph.sources.scaled import Sizes, scaled_cell, scaled_screen
 
     sizes = {"genes": genes, "edges": edges, "relations": relations}
@@ -270,9 +272,8 @@ def _cell(
         raise KnockgraphError(f"--scale {scale} has its own sizes; leave out {named}, or leave out --scale")
     if given or scale is BenchScale.human:
         return scaled_cell(Sizes(**given)), scaled_screen(Sizes(**given))
-    if scale is BenchScale.yeast:
-        return yeast_scale_cell(), yeast_scale_screen(20_000)
-    return demo_cell(), demo_screen()
+    name = _BUILT_IN[scale or BenchScale.demo]
+    return built_in_cell(name), built_in_screen(name, 20_000 if scale is BenchScale.yeast else None)
 
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

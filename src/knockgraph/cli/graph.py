@@ -211,9 +211,9 @@ def _build(preset: GraphPreset, from_: Path | None, seed: int, unknown: Unknown)
                     out.print(line)
         return graph, found.as_dict()
     not_wanted(from_, f"the preset {preset}")
-    from knockgraph import demo_cell, yeast_scale_cell
+    from knockgraph.sources.built_in import built_in_cell
 
-    return (demo_cell if preset is GraphPreset.demo else yeast_scale_cell)(seed), {}
+    return built_in_cell(preset.value, seed), {}
 
 
 def _build_yeast(preset: GraphPreset, from_: Path | None, options: GraphOptions) -> tuple[CellGraph, dict[str, Any]]:

@@ -222,13 +222,8 @@ def screen_split(
         screen = screen.resolved(CellGraph.load(graph))
     else:
         _one_name_per_gene(screen, "split by gene with --graph, the cell graph that knows their names")
-    if kind is SplitKind.unseen_genes:
-        split = splits.unseen_genes(screen, unseen.value, held_out, seed, subset)
-    elif kind is SplitKind.k_fold:
-        split = splits.k_fold(screen, folds, fold, seed, subset)
-    else:
-        makers = {"random": splits.random, "source": splits.by_source, "genotype": splits.by_genotype}
-        split = makers[kind.value](screen, _fractions(fractions), seed, subset)
+    shares = _fractions(fractions)
+    split = splits.by_kind(screen, kind.value, shares, unseen.value, held_out, folds, fold, seed, subset)
     split.save(output)
     sizes = {part: len(rows) for part, rows in split.parts.items()}
     left = f", {split.about['left_out']:,} left out" if split.about["left_out"] else ""
@@ -242,10 +237,9 @@ def _import(name: ScreenSource, from_: Path | None, experiments: int | None, see
 
         return read_screen(required(from_, "table", "the file"))
     not_wanted(from_, f"the screen {name}")
-    from knockgraph import demo_screen, yeast_scale_screen
+    from knockgraph.sources.built_in import built_in_screen
 
-    make = demo_screen if name is ScreenSource.demo else yeast_scale_screen
-    return make(seed=seed) if experiments is None else make(experiments, seed)
+    return built_in_screen(name.value, experiments, seed)
 
 
 def _one_name_per_gene(screen: Screen, fix: str) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from knockgraph.losses.distributions import rank_n_contrast, wasserstein
-from knockgraph.losses.gather import gather_rows, rank_of, shares
+from knockgraph.losses.gather import gather_with_gradient, rank_of, shares
 from knockgraph.losses.loss import Loss, LossError, LossParts, Share
 from knockgraph.losses.ring_buffer import RingBuffer
 from knockgraph.losses.schedules import TemperatureSchedule
@@ -133,7 +133,7 @@ class CompositeLoss(Loss):
         weight = fill if self.adaptive or fill == 1.0 else 0.0
         if gathered and weight:
             with phase(LOSS, "gather"):
-                return gather_rows(pool, sizes, rank), weight
+                return gather_with_gradient(pool, sizes, rank), weight
         return pool, weight * share.weight
 
     def _all_pool_sizes(self, rank: int, share: Share) -> list[int]:

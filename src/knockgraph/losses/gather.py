@@ -37,7 +37,7 @@ def rank_of(world_size: int) -> int:
     return dist.get_rank() if running > 1 else 0
 
 
-def gather_rows(rows: Tensor, sizes: Sequence[int], rank: int) -> Tensor:
+def gather_with_gradient(rows: Tensor, sizes: Sequence[int], rank: int) -> Tensor:
     r"""The rows of rank 0, of rank 1, …, the same on every rank: ``[sum(sizes), channels]``.
 
     Every rank must compute the same function :math:`L` of the result, as part of a loss whose gradients DDP averages.

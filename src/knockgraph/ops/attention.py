@@ -89,21 +89,9 @@ def attend(
 
 
 @torch.library.custom_op("knockgraph::csr_attend", mutates_args=(), schema=_SCHEMA)
-def _csr_attend(
-    ptr: Tensor,
-    index: Tensor,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    order_t: Tensor,
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    keep_in: Tensor | None,
-    keep_out: Tensor | None,
-    slope: float,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
+def _csr_attend(*arguments: Any) -> tuple[Tensor, Tensor]:
+    (ptr, index, order), (*states, keep_in, keep_out, slope, backend) = arguments[:3], arguments[6:]
+    source, target, attention = states
     if index.numel() == 0 or source.numel() == 0:
         lse = target.new_full(target.shape[:3], float("inf"), dtype=attention.dtype)
         return torch.zeros_like(target, memory_format=torch.contiguous_format), lse
@@ -122,26 +110,12 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("knockgraph::csr_attend_grad", mutates_args=(), schema=_GRAD_SCHEMA)
-def _csr_attend_grad(
-    ptr: Tensor,
-    index: Tensor,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    order_t: Tensor,
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    keep_in: Tensor | None,
-    y: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    slope: float,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    source, target, attention = source.contiguous(), target.contiguous(), attention.contiguous()
+def _csr_attend_grad(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    ptr, index, order, ptr_t, index_t, order_t, *given, backend = arguments
+    source, target, attention = (state.contiguous() for state in given[:3])
     if index.numel() == 0 or source.numel() == 0:
         return torch.zeros_like(source), torch.zeros_like(target), torch.zeros_like(attention)
+    keep_in, y, lse, grad, slope = given[3:]
     states = (source, target, attention, keep_in, y, lse, grad.contiguous(), slope)
     if backend == "triton":
         from knockgraph.ops.triton import attention as attention_triton

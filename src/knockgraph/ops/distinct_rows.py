@@ -165,15 +165,15 @@ def _(y: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
 
 
 @torch.library.custom_op(
-    "knockgraph::gather_rows", mutates_args=(), schema="(Tensor grad, Tensor slot, Tensor touched, int batch) -> Tensor"
+    "knockgraph::sum_rows", mutates_args=(), schema="(Tensor grad, Tensor slot, Tensor touched, int batch) -> Tensor"
 )
-def _gather_rows(grad: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
+def _sum_rows(grad: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
     from knockgraph.ops.triton import distinct_rows as distinct_rows_triton
 
     return distinct_rows_triton.sum_rows(grad, slot, touched, batch)
 
 
-@_gather_rows.register_fake
+@_sum_rows.register_fake
 def _(grad: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
     return torch.empty_like(grad)
 
@@ -184,6 +184,6 @@ def _keep_slots(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 _spread_rows.register_autograd(
-    lambda ctx, grad: (_gather_rows(grad.contiguous(), *ctx.saved_tensors, ctx.batch), None, None, None),
+    lambda ctx, grad: (_sum_rows(grad.contiguous(), *ctx.saved_tensors, ctx.batch), None, None, None),
     setup_context=_keep_slots,
 )

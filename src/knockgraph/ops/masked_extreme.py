@@ -19,25 +19,10 @@ _GRAD_SCHEMA = f"({_TABLE.format('')}, {_TABLE.format('_t')}, Tensor grad, Tenso
 
 
 @torch.library.custom_op("knockgraph::csr_extreme", mutates_args=(), schema=_SCHEMA)
-def _csr_extreme(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    x: Tensor,
-    keep_in: Tensor | None,
-    keep_out: Tensor | None,
-    largest: bool,
-    with_arg: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    table = CsrTable(ptr, index, weight, order, 1)
-    shape = (ptr.numel() - 1, *x.shape[1:])
-    if x.numel() == 0 or index.numel() == 0 or shape[0] == 0:
+def _csr_extreme(*arguments: Any) -> tuple[Tensor, Tensor]:
+    table, (x, keep_in, keep_out, largest, with_arg, backend) = CsrTable(*arguments[:4]), arguments[8:]
+    shape = (table.ptr.numel() - 1, *x.shape[1:])
+    if x.numel() == 0 or table.indices.numel() == 0 or shape[0] == 0:
         return x.new_zeros(shape), x.new_full(shape if with_arg else (0,), -1, dtype=torch.int32)
     x = x.contiguous()
     keep_in = keep_in if keep_in is None else keep_in.contiguous()
@@ -49,7 +34,7 @@ def _csr_extreme(
     none = float("-inf") if largest else float("inf")
     kept = spmm_torch.scaled(x, keep_in, none)
     # The CSR kernel would multiply the infinity of a source that is left out by the weight's sign, or by zero.
-    if backend == "cpu" and weight is None:
+    if backend == "cpu" and table.weight is None:
         y, arg = spmm_cpu.csr_extreme(table, kept, largest, with_arg)
     else:
         y, arg = spmm_torch.csr_extreme(table, kept, largest)
@@ -60,33 +45,22 @@ def _csr_extreme(
 
 
 @_csr_extreme.register_fake
-def _(ptr: Tensor, index: Tensor, weight: Tensor | None, order: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    x: Tensor = rest[4]
-    with_arg: bool = rest[8]
+def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+    ptr, x, with_arg = arguments[0], arguments[8], arguments[12]
     shape = (ptr.shape[0] - 1, *x.shape[1:])
     return x.new_empty(shape), x.new_empty(shape if with_arg else (0,), dtype=torch.int32)
 
 
 @torch.library.custom_op("knockgraph::csr_extreme_grad", mutates_args=(), schema=_GRAD_SCHEMA)
-def _csr_extreme_grad(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    grad: Tensor,
-    arg: Tensor,
-    backend: str,
-) -> Tensor:
-    table, transposed = CsrTable(ptr, index, weight, order, 1), CsrTable(ptr_t, index_t, weight_t, order_t, 1)
+def _csr_extreme_grad(*arguments: Any) -> Tensor:
+    table, transposed = CsrTable(*arguments[:4]), CsrTable(*arguments[4:8])
+    grad, arg, backend = arguments[8:]
+    index = table.indices
     if grad.numel() == 0 or index.numel() == 0:
-        return grad.new_zeros(ptr_t.numel() - 1, *grad.shape[1:])
+        return _empty(transposed, grad).zero_()
     grad = grad.contiguous()
     if backend == "cpu":
-        return spmm_cpu.csr_extreme_grad(table, ptr_t.numel() - 1, grad, arg)
+        return spmm_cpu.csr_extreme_grad(table, transposed.ptr.numel() - 1, grad, arg)
     if backend == "triton":
         from knockgraph.ops.triton import spmm as spmm_triton
 
@@ -95,20 +69,12 @@ def _csr_extreme_grad(
 
 
 @_csr_extreme_grad.register_fake
-def _(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    grad: Tensor,
-    arg: Tensor,
-    backend: str,
-) -> Tensor:
-    return grad.new_empty(ptr_t.shape[0] - 1, *grad.shape[1:])
+def _(*arguments: Any) -> Tensor:
+    return _empty(CsrTable(*arguments[4:8]), arguments[8])
+
+
+def _empty(table: CsrTable, x: Tensor) -> Tensor:
+    return x.new_empty(table.ptr.shape[0] - 1, *x.shape[1:])
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

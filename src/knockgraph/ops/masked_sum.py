@@ -10,8 +10,8 @@ from torch import Tensor
 from knockgraph.ops.backends import spmm_cpu, spmm_torch
 from knockgraph.ops.operator import CsrTable
 
-# Custom operators take plain tensors, so both tables are spelled out. Swapping the two halves gives the transposed
-# product, which is how the gradient is computed (and the gradient's gradient).
+# Custom operators take plain tensors, so the schema spells both tables out. Swapping the two halves gives the
+# transposed product, which is how the gradient is computed (and the gradient's gradient).
 _TABLE = "Tensor ptr{0}, Tensor index{0}, Tensor? weight{0}, Tensor order{0}, int panels{0}"
 _SCHEMA = (
     f"({_TABLE.format('')}, {_TABLE.format('_t')}, "
@@ -20,25 +20,10 @@ _SCHEMA = (
 
 
 @torch.library.custom_op("knockgraph::csr_sum", mutates_args=(), schema=_SCHEMA)
-def _csr_sum(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    panels: int,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    panels_t: int,
-    x: Tensor,
-    scale_in: Tensor | None,
-    scale_out: Tensor | None,
-    backend: str,
-) -> Tensor:
-    table = CsrTable(ptr, index, weight, order, panels)
-    if x.numel() == 0 or ptr.numel() == 1 or index.numel() == 0:
-        return x.new_zeros((ptr.numel() - 1) // panels, *x.shape[1:])
+def _csr_sum(*arguments: Any) -> Tensor:
+    table, (x, scale_in, scale_out, backend) = CsrTable(*arguments[:5]), arguments[10:]
+    if x.numel() == 0 or table.ptr.numel() == 1 or table.indices.numel() == 0:
+        return _empty(table, x).zero_()
     return raw_sum(table, x, scale_in, scale_out, backend)
 
 
@@ -61,21 +46,12 @@ def raw_sum(table: CsrTable, x: Tensor, scale_in: Tensor | None, scale_out: Tens
 
 
 @_csr_sum.register_fake
-def _(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    panels: int,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    panels_t: int,
-    x: Tensor,
-    *_: Any,
-) -> Tensor:
-    return x.new_empty((ptr.shape[0] - 1) // panels, *x.shape[1:])
+def _(*arguments: Any) -> Tensor:
+    return _empty(CsrTable(*arguments[:5]), arguments[10])
+
+
+def _empty(table: CsrTable, x: Tensor) -> Tensor:
+    return x.new_empty((table.ptr.shape[0] - 1) // table.panels, *x.shape[1:])
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

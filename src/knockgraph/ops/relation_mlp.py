@@ -76,18 +76,10 @@ def _plain(
 
 
 @torch.library.custom_op("knockgraph::relation_mlp", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
-def _relation_mlp(
-    own: Tensor,
-    neighbours: Tensor,
-    eps: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    count: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def _relation_mlp(*arguments: Any) -> tuple[Tensor, Tensor]:
     from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
+    own, neighbours, eps, weight, bias, scale, shift, count = arguments
     weight = weight.to(neighbours.dtype).contiguous()
     return relation_mlp_triton.forward(own, neighbours, eps, weight, bias.contiguous(), _pair(scale, shift), count)
 
@@ -100,24 +92,13 @@ def _(own: Tensor, neighbours: Tensor, eps: Tensor, weight: Tensor, *rest: Any) 
 @torch.library.custom_op(
     "knockgraph::relation_mlp_grad", mutates_args=(), schema=f"({_SCHEMA}, Tensor z, Tensor dy) -> Tensor[]"
 )
-def _relation_mlp_grad(
-    own: Tensor,
-    neighbours: Tensor,
-    eps: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    count: Tensor | None,
-    z: Tensor,
-    dy: Tensor,
-) -> list[Tensor]:
+def _relation_mlp_grad(*arguments: Any) -> list[Tensor]:
     from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
+    own, neighbours, eps, weight, _, scale, shift, count, z, dy = arguments
     narrow = weight.to(neighbours.dtype).contiguous()
     found = relation_mlp_triton.backward(own, neighbours, eps, narrow, _pair(scale, shift), count, z, dy)
-    like = (own, neighbours, eps, weight, bias, scale, shift)
-    return [g.to(t.dtype) for g, t in zip(found, like, strict=True) if g is not None and t is not None]
+    return [g.to(t.dtype) for g, t in zip(found, arguments[:7], strict=True) if g is not None and t is not None]
 
 
 @_relation_mlp_grad.register_fake

@@ -120,26 +120,12 @@ def spmm_shared_rows(
 
 
 @torch.library.custom_op("knockgraph::shared_sum", mutates_args=(), schema=f"({_TABLES}, Tensor x, {_BATCH}) -> Tensor")
-def _shared_sum(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    x: Tensor,
-    genes: Tensor,
-    samples: Tensor,
-    batch_size: int,
-    scale_out: Tensor | None,
-    mask_in: bool,
-    backend: str,
-) -> Tensor:
-    table, transposed = CsrTable(ptr, index, weight, order, 1), CsrTable(ptr_t, index_t, weight_t, order_t, 1)
-    rows = ptr.numel() - 1
-    if index.numel() == 0 or x.numel() == 0 or batch_size == 0:
+def _shared_sum(*arguments: Any) -> Tensor:
+    table, transposed = CsrTable(*arguments[:4]), CsrTable(*arguments[4:8])
+    x: Tensor
+    x, genes, samples, batch_size, scale_out, mask_in, backend = arguments[8:]
+    rows = table.ptr.numel() - 1
+    if table.indices.numel() == 0 or x.numel() == 0 or batch_size == 0:
         return x.new_zeros(rows, batch_size, x.shape[1])
     x = x.contiguous()
     genes, samples, fresh = _sorted_entries(genes, samples, x.shape[0], mask_in)
@@ -161,34 +147,20 @@ def _shared_sum(
 
 
 @_shared_sum.register_fake
-def _(ptr: Tensor, *rest: Any) -> Tensor:
-    x: Tensor = rest[7]
-    return x.new_empty(ptr.shape[0] - 1, rest[10], x.shape[1])
+def _(*arguments: Any) -> Tensor:
+    x: Tensor = arguments[8]
+    return x.new_empty(arguments[0].shape[0] - 1, arguments[11], x.shape[1])
 
 
 @torch.library.custom_op(
     "knockgraph::shared_sum_grad", mutates_args=(), schema=f"({_TABLES}, Tensor grad, {_BATCH}) -> Tensor"
 )
-def _shared_sum_grad(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    grad: Tensor,
-    genes: Tensor,
-    samples: Tensor,
-    batch_size: int,
-    scale_out: Tensor | None,
-    mask_in: bool,
-    backend: str,
-) -> Tensor:
-    transposed = CsrTable(ptr_t, index_t, weight_t, order_t, 1)
-    num_genes = ptr_t.numel() - 1
-    if index.numel() == 0 or grad.numel() == 0:
+def _shared_sum_grad(*arguments: Any) -> Tensor:
+    transposed = CsrTable(*arguments[4:8])
+    grad: Tensor
+    grad, genes, samples, batch_size, scale_out, mask_in, backend = arguments[8:]
+    num_genes = transposed.ptr.numel() - 1
+    if transposed.indices.numel() == 0 or grad.numel() == 0:
         return grad.new_zeros(num_genes, grad.shape[2])
     grad = grad.contiguous()
     genes, samples, fresh = _sorted_entries(genes, samples, num_genes, mask_in)
@@ -208,19 +180,9 @@ def _shared_sum_grad(
 
 
 @_shared_sum_grad.register_fake
-def _(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    grad: Tensor,
-    *_: Any,
-) -> Tensor:
-    return grad.new_empty(ptr_t.shape[0] - 1, grad.shape[2])
+def _(*arguments: Any) -> Tensor:
+    grad: Tensor = arguments[8]
+    return grad.new_empty(arguments[4].shape[0] - 1, grad.shape[2])
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

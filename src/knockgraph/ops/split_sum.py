@@ -21,26 +21,14 @@ _SCALES = "Tensor? scale_in, Tensor? scale_out, str backend"
 
 
 @torch.library.custom_op("knockgraph::split_sum", mutates_args=(), schema=f"({_TABLES}, Tensor x, {_SCALES}) -> Tensor")
-def _split_sum(
-    ptr: Tensor,
-    index: Tensor,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    order_t: Tensor,
-    matrices: list[Tensor],
-    first: list[int],
-    x: Tensor,
-    scale_in: Tensor | None,
-    scale_out: Tensor | None,
-    backend: str,
-) -> Tensor:
+def _split_sum(*arguments: Any) -> Tensor:
+    (ptr, index, order), (matrices, first, x, scale_in, scale_out, backend) = arguments[:3], arguments[6:]
     genes = x.shape[0]
     # The matrices' rows are padded with zeros for the matrix units, so x gets rows of zeros.
     padded = x.new_empty(matrices[0].shape[1], *x.shape[1:])
     padded[genes:].zero_()
     _scale_into(padded[:genes], x.contiguous(), scale_in, backend)
-    y = _sparse(CsrTable(ptr, index, None, order, 1), padded[:genes], scale_out, backend)
+    y = _sparse(CsrTable(ptr, index, None, order), padded[:genes], scale_out, backend)
     for matrix, start in zip(matrices, first, strict=True):
         part = y[start : start + matrix.shape[0]]
         torch.mm(matrix, padded.flatten(1), out=part.flatten(1))
@@ -52,33 +40,20 @@ def _split_sum(
 
 
 @_split_sum.register_fake
-def _(ptr: Tensor, *rest: Any) -> Tensor:
-    x: Tensor = rest[7]
-    return x.new_empty(ptr.shape[0] - 1, *x.shape[1:])
+def _(*arguments: Any) -> Tensor:
+    return _empty(arguments[0], arguments[8])
 
 
 @torch.library.custom_op(
     "knockgraph::split_sum_grad", mutates_args=(), schema=f"({_TABLES}, Tensor grad, {_SCALES}) -> Tensor"
 )
-def _split_sum_grad(
-    ptr: Tensor,
-    index: Tensor,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    order_t: Tensor,
-    matrices: list[Tensor],
-    first: list[int],
-    grad: Tensor,
-    scale_in: Tensor | None,
-    scale_out: Tensor | None,
-    backend: str,
-) -> Tensor:
+def _split_sum_grad(*arguments: Any) -> Tensor:
+    ptr, index, order, matrices, first, grad, scale_in, scale_out, backend = arguments[3:]
     scaled = grad = grad.contiguous()
     if scale_out is not None:
         scaled = torch.empty_like(grad)
         _scale_into(scaled, grad, scale_out, backend)
-    out = _sparse(CsrTable(ptr_t, index_t, None, order_t, 1), scaled, None, backend)
+    out = _sparse(CsrTable(ptr, index, None, order), scaled, None, backend)
     padded = out.new_empty(matrices[0].shape[1], *out.shape[1:])  # as the matrices: the fast kernels want whole rows
     padded[: out.shape[0]] = out
     padded[out.shape[0] :].zero_()
@@ -89,9 +64,12 @@ def _split_sum_grad(
 
 
 @_split_sum_grad.register_fake
-def _(ptr: Tensor, index: Tensor, order: Tensor, ptr_t: Tensor, *rest: Any) -> Tensor:
-    grad: Tensor = rest[4]
-    return grad.new_empty(ptr_t.shape[0] - 1, *grad.shape[1:])
+def _(*arguments: Any) -> Tensor:
+    return _empty(arguments[3], arguments[8])
+
+
+def _empty(ptr: Tensor, x: Tensor) -> Tensor:
+    return x.new_empty(ptr.shape[0] - 1, *x.shape[1:])
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -25,7 +25,7 @@ import torch
 from knockgraph.errors import FileFormatError, GraphError, ScreenError
 from knockgraph.graph import CellGraph, GeneNames
 from knockgraph.screen import Screen
-from knockgraph.screen.parquet import encoded
+from knockgraph.sources.edges import distinct
 from knockgraph.sources.names import NameResolver, Policy
 from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.sources.table_blocks import TableBlocks, delimited, refuse_repeated
@@ -198,7 +198,7 @@ def _edges(file: Path, resolve: NameResolver, report: FileReport) -> torch.Tenso
     if pair is None:
         raise GraphError(f"{file} needs the columns source,target (directed) or gene_a,gene_b (undirected)")
     (first, first_codes), (second, second_codes) = (
-        encoded(table.column(name).cast("string").fill_null("")) for name in pair
+        distinct(table.column(name).cast("string").fill_null("")) for name in pair
     )
     edge_index = torch.from_numpy(np.stack([resolve.many(first, first_codes), resolve.many(second, second_codes)]))
     report.read = edge_index.shape[1]

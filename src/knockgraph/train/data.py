@@ -16,6 +16,7 @@ from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
 from knockgraph.screen.loader import Collate
 from knockgraph.screen.ragged import Ints
+from knockgraph.sources import built_in
 from knockgraph.strategies.strategy import as_batch
 from knockgraph.train.schema import Config, ConfigError, DataConfig
 
@@ -162,16 +163,8 @@ class TrainingData(LightningDataModule):
 
 def load_graph(data: DataConfig) -> CellGraph:
     """The cell graph that the config names."""
-    if data.cell == "demo":
-        from knockgraph.sources.demo import demo_cell
-
-        graph = demo_cell()
-    elif data.cell == "yeast-scale":
-        from knockgraph.sources.yeast_scale import yeast_scale_cell
-
-        graph = yeast_scale_cell()
-    else:
-        graph = CellGraph.load(_there("data.cell", data.cell))
+    named = data.cell in built_in.NAMES
+    graph = built_in.built_in_cell(data.cell) if named else CellGraph.load(_there("data.cell", data.cell))
     return _merged(_only(graph, data.relations), data.merge)
 
 
@@ -201,13 +194,9 @@ def _merged(graph: CellGraph, groups: dict[str, list[str]]) -> CellGraph:
 
 def load_screen(data: DataConfig) -> Screen:
     """The screen that the config names."""
-    if data.screen == "demo":
-        from knockgraph.sources.demo import demo_screen as make
-    elif data.screen == "yeast-scale":
-        from knockgraph.sources.yeast_scale import yeast_scale_screen as make
-    else:
-        return Screen.load(_there("data.screen", data.screen))
-    return make() if data.experiments is None else make(data.experiments)
+    if data.screen in built_in.NAMES:
+        return built_in.built_in_screen(data.screen, data.experiments)
+    return Screen.load(_there("data.screen", data.screen))
 
 
 def _there(key: str, path: str) -> Path:
@@ -226,12 +215,7 @@ def make_split(data: DataConfig, screen: Screen) -> Split:
         if s.file is None:
             raise ConfigError("config key 'data.split.file': kind=file needs the path of a .split file")
         return Split.load(s.file)  # not checked here: it may be one of the names as they were written
-    if s.kind == "unseen-genes":
-        return splits.unseen_genes(screen, s.unseen, s.held_out, s.seed, s.subset)  # type: ignore[arg-type]
-    if s.kind == "k-fold":
-        return splits.k_fold(screen, s.folds, s.fold, s.seed, s.subset)
-    makers = {"random": splits.random, "source": splits.by_source, "genotype": splits.by_genotype}
-    return makers[s.kind](screen, s.fractions, s.seed, s.subset)
+    return splits.by_kind(screen, s.kind, s.fractions, s.unseen, s.held_out, s.folds, s.fold, s.seed, s.subset)
 
 
 def _as_classes(bound: BoundScreen, data: DataConfig) -> BoundScreen:

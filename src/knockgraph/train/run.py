@@ -40,7 +40,7 @@ from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
 from knockgraph.train.overrides import changed
 from knockgraph.train.schema import Config, ConfigError, with_options_spelled_out
-from knockgraph.train.task import Task, fingerprint
+from knockgraph.train.task import Task
 from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
 from knockgraph.words import counted
 
@@ -338,7 +338,7 @@ def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
     about = state.get("knockgraph")
     if not isinstance(about, dict) or not {"graph", "transform"} <= set(about) or "state_dict" not in state:
         raise FileFormatError(f"{path} is a checkpoint, but not one of a training run")
-    if about["graph"] != fingerprint(graph):
+    if about["graph"] != graph.fingerprint():
         raise GeneListMismatchError(
             f"the checkpoint {path} was trained on another cell graph than {directory}/cell.cellgraph; "
             "put the graph of that run back"
