@@ -57,7 +57,7 @@ def predict(
     config, task = load_task(directory, which)
     if config.task in EMPTY:
         raise KnockgraphError(f"{directory} is a run of the empty task, which has no model; predict from another run")
-    graph = CellGraph.load(directory / "cell.cellgraph")
+    graph = task.graph
     if strategy is not None:
         # What a deletion means is part of the model; all other options belong to the strategy that it trained with.
         meaning = {k: v for k, v in config.strategy.options.items() if k == "direction"}

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from knockgraph import losses
-from knockgraph.losses.gather import gather_with_gradient, shares
+from knockgraph.losses.gather import gather_with_gradient
 from knockgraph.models.model import Prediction
 from knockgraph.screen import EpochOrder
+from knockgraph.screen.order import shares
 
 WORLD = 2
 CAPACITY = 4

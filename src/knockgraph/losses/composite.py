@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from knockgraph.losses.distributions import rank_n_contrast, wasserstein
-from knockgraph.losses.gather import gather_with_gradient, rank_of, shares
+from knockgraph.losses.gather import gather_with_gradient, rank_of
 from knockgraph.losses.loss import Loss, LossError, LossParts, Share
 from knockgraph.losses.ring_buffer import RingBuffer
 from knockgraph.losses.schedules import TemperatureSchedule
 from knockgraph.models.model import Prediction
 from knockgraph.ops import at_least_float32
 from knockgraph.phases import LOSS, phase
+from knockgraph.screen.order import shares
 
 
 class CompositeLoss(Loss):

@@ -13,15 +13,6 @@ from torch import Tensor
 from knockgraph.losses.loss import LossError
 
 
-def shares(step_size: int, world_size: int) -> list[int]:
-    r"""Samples of each rank, :math:`\lfloor S (r + 1) / w \rfloor - \lfloor S r / w \rfloor`: the loader's rule.
-
-    >>> shares(7, 3), shares(1, 2)
-    ([2, 2, 3], [0, 1])
-    """
-    return [step_size * (r + 1) // world_size - step_size * r // world_size for r in range(world_size)]
-
-
 def rank_of(world_size: int) -> int:
     """This process among ``world_size``.
 

@@ -34,6 +34,7 @@ class Task(LightningModule):
         transform: Labels' original units ↔ label units.
 
     Attributes:
+        graph: The cell graph.
         validated: Predictions and targets (label units) of the last validation, of all ranks.
         warnings: What looks as if the run had not learned, see :mod:`knockgraph.train.learning`.
     """
@@ -43,6 +44,7 @@ class Task(LightningModule):
         self.config = config
         self.transform = transform
         self.classes = config.task == "classification"
+        self.graph = graph
         self.graph_hash = graph.fingerprint()
         self.num_genes = graph.num_genes
         torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
