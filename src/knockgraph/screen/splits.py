@@ -279,6 +279,8 @@ def by_kind(
     if kind == "k-fold":
         return k_fold(screen, folds, fold, seed, subset)
     makers = {"random": random, "source": by_source, "genotype": by_genotype}
+    if kind not in makers:
+        raise SplitError(f"there is no split {kind!r}; use {', '.join(makers)}, unseen-genes or k-fold")
     return makers[kind](screen, fractions, seed, subset)
 
 
