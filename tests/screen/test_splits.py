@@ -91,7 +91,7 @@ def test_by_kind(kind):
     made, named = MAKERS[kind](screen, seed=3), splits.by_kind(screen, kind, unseen="any", held_out=0.2, seed=3)
     assert named.about == made.about
     assert [named[part].tolist() for part in named.parts] == [made[part].tolist() for part in made.parts]
-    with pytest.raises(SplitError, match="no split .odd.; use random, source, genotype, unseen-genes or k-fold"):
+    with pytest.raises(SplitError, match=r"no split .odd.; use random, source, genotype, unseen-genes or k-fold"):
         splits.by_kind(screen, "odd")
 
 
