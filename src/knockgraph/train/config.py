@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from knockgraph.errors import KnockgraphError
+from knockgraph import registry
+from knockgraph.errors import ConfigError, KnockgraphError
 from knockgraph.options import did_you_mean
 
-
-class ConfigError(KnockgraphError, ValueError):
-    """The configuration does not fit the schema."""
+if TYPE_CHECKING:
+    from knockgraph.losses import Loss
 
 
 @dataclass
@@ -193,6 +193,8 @@ _NOT_NEGATIVE = (
 )
 
 
+NAMED = ("model", "strategy", "loss")
+"""Groups whose members are names of the registry; a YAML file is for those that set more than the name."""
 _FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b"
 
 
@@ -207,10 +209,12 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
 
-    check_words(overrides)
+    words = chosen_by_name(overrides)
+    check_words(words)
+    offer(words)
     try:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
-            composed = hydra_compose("config", overrides=[free(word) for word in overrides])
+            composed = hydra_compose("config", overrides=[free(word) for word in words])
     except Exception as error:  # Hydra's and OmegaConf's own, and where they did not think of a word, an assertion
         text = first_line(error).rstrip(".")
         raise ConfigError(
@@ -219,12 +223,62 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     return with_options_spelled_out(checked(composed))
 
 
+def choices(group: str) -> list[str]:
+    """What a group of the config can be: its YAML files and, of models, strategies and losses, every name."""
+    return sorted({*_written(group), *(registry.available(group) if group in NAMED else ())})
+
+
+def _written(group: str) -> set[str]:
+    folder = files("knockgraph.conf").joinpath(group)
+    members = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    return {name.removesuffix(".yaml") for name in members if name.endswith(".yaml")}
+
+
+def of_name(name: str) -> dict[str, Any]:
+    """The member of a group that no YAML file describes: a name without options."""
+    return {"name": name, "options": {}}
+
+
+def offer(words: Sequence[str]) -> None:
+    """Make every name a member of its group for Hydra, so that ``strategy=mine`` needs no file."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    for group in NAMED:
+        given = (word.partition("=")[2] for word in words if word.startswith(f"{group}="))
+        classes = [name for text in given for name in text.split(",") if ":" in name]
+        for name in {*registry.available(group), *classes} - _written(group):  # a file is the better description
+            store.store(name, of_name(name), group)
+
+
+def chosen_by_name(words: Sequence[str]) -> list[str]:
+    """``model.name=mine`` chooses ``model=mine`` where no other word chooses a model: the options of the default one
+    are not its own.
+    """
+    chosen = []
+    for word in words:
+        group, dot, name = word.partition(".name=")
+        alone = dot and group in NAMED and not any(other.startswith(f"{group}=") for other in words)
+        chosen.append(f"{group}={name}" if alone and name not in _written(group) else word)
+    return chosen
+
+
 def with_options_spelled_out(config: Config) -> Config:
-    """The same config, its model's preset replaced by the options that it stands for."""
+    """The same config, its model's preset replaced by the options that it stands for; baselines are refused now if
+    they cannot be had, not when the training is done.
+    """
     from knockgraph.models.presets import spelled_out
+
+    check_baselines(config)
 
     config.model.options = spelled_out(config.model.name, config.model.options)
     return config
+
+
+def check_baselines(config: Config) -> None:
+    """Refuse baselines that are not there; what was trained predicts without them."""
+    for name in config.trainer.baselines:
+        _named("trainer.baselines", "baseline", name)
 
 
 def _hint(text: str) -> str:
@@ -234,9 +288,8 @@ def _hint(text: str) -> str:
         return did_you_mean(key[1], keys(Config)) or _named_like(key[1])
     member = re.search(r"Could not find '(\w+)/([^']*)'", text)
     if member:
-        members = files("knockgraph.conf").joinpath(member[1]).iterdir()
-        known = sorted(file.name.removesuffix(".yaml") for file in members if file.name.endswith(".yaml"))
-        return f"{did_you_mean(member[2], known)}, there are {', '.join(known)}"
+        known = choices(member[1])
+        return f"{did_you_mean(member[2], known, 3)}, there are {', '.join(known)}"
     return ""
 
 
@@ -371,21 +424,29 @@ def checked_values(config: Config) -> Config:
 
 
 def _check_loss(config: Config) -> None:
-    """Classes need a loss of logits, and no other task has them."""
+    """Classes need a loss of logits, and no other task has them; an empty task computes no loss."""
+    if config.task.startswith("empty"):
+        return
     loss, classes = config.loss, config.task == "classification"
-    if classes and loss.name == "dango":
-        loss.options.setdefault("interaction", "bce")
-    logits = loss.name == "bce" or (loss.name == "dango" and loss.options.get("interaction") == "bce")
-    if not config.task.startswith("empty") and classes != logits:  # an empty task computes no loss
-        fitting = "loss=bce (or loss=dango with model=dango)" if classes else "another loss than bce"
-        raise ConfigError(
-            f"config key 'loss': task={config.task} needs {fitting}{'' if classes else ', or task=classification'}"
-        )
+    found: type[Loss] = _named("loss.name", "loss", loss.name)
+    options = found.options_for(classes, loss.options)
+    if options is None:
+        ours = {name: registry.find("loss", name) for name in registry.BUILT_IN["loss"]}
+        fitting = [f"loss={name}" for name, kind in ours.items() if kind.options_for(classes, {}) is not None]
+        other = "regression" if classes else "classification"
+        raise ConfigError(f"config key 'loss': task={config.task} needs {' or '.join(fitting)}; or use task={other}")
+    loss.options = options
+
+
+def _named(key: str, kind: str, name: str) -> Any:
+    """The class behind a name, refused with its place in the config."""
+    try:
+        return registry.find(kind, name)
+    except KnockgraphError as error:
+        raise ConfigError(f"config key {key!r}: {error}") from error
 
 
 def _check_trainer(trainer: TrainerConfig) -> None:
-    from knockgraph.models import baselines
-
     for path, value in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
         if value < 1 and value != -1:
             raise ConfigError(f"config key 'trainer.{path}': {value} must be 1 or more, or -1 for no limit")
@@ -402,10 +463,6 @@ def _check_trainer(trainer: TrainerConfig) -> None:
             f"config key 'trainer.profile_window': {trainer.profile_window} must be three numbers of steps: wait, "
             "warm-up, active, the last at least 1"
         )
-    unknown = [name for name in trainer.baselines if name not in baselines.available()]
-    if unknown:
-        known = ", ".join(baselines.available())
-        raise ConfigError(f"config key 'trainer.baselines': {unknown[0]!r} is not one of {known}")
 
 
 def _at(config: Any, path: str) -> Any:

@@ -11,13 +11,13 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from knockgraph.errors import FileFormatError, GraphError, LabelError, ScreenError, SplitError
+from knockgraph.errors import ConfigError, FileFormatError, GraphError, LabelError, ScreenError, SplitError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
 from knockgraph.screen.loader import Collate
 from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import as_batch
-from knockgraph.train.config import Config, ConfigError, DataConfig
+from knockgraph.train.config import Config, DataConfig
 
 
 class TrainingData(LightningDataModule):

@@ -10,7 +10,8 @@ import os
 import sys
 from typing import Any
 
-from knockgraph.train.config import ConfigError, check_words, checked, first_line, free
+from knockgraph.errors import ConfigError
+from knockgraph.train.config import check_words, checked, chosen_by_name, first_line, free, offer
 
 
 def multirun(words: list[str]) -> None:
@@ -18,7 +19,9 @@ def multirun(words: list[str]) -> None:
     import hydra
     from hydra.errors import HydraException
 
+    words = chosen_by_name(words)
     check_words([word for word in words if not word.startswith("-")])
+    offer(words)
     sys.argv = ["knockgraph train", *map(free, words)]
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back here, and become one sentence
     try:

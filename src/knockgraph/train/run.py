@@ -29,15 +29,22 @@ import lightning.pytorch as pl
 import torch
 
 from knockgraph.container import atomic_write, check_folder
-from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
+from knockgraph.errors import (
+    ConfigError,
+    FileFormatError,
+    GeneListMismatchError,
+    KnockgraphError,
+    NotFiniteError,
+    TrainingStoppedError,
+)
 from knockgraph.graph import CellGraph
 from knockgraph.profile.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen, memory, wandb_run
-from knockgraph.train.config import Config, ConfigError, dump, load, with_options_spelled_out
+from knockgraph.train.config import Config, check_baselines, dump, load, with_options_spelled_out
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
-from knockgraph.train.finite import Finite, NotFiniteError
+from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
@@ -94,6 +101,7 @@ def _train(
         config.resume = True
     if config.resume:
         config = _kept(directory, config, overrides)
+        check_baselines(config)
         resume_from = _newest(folder, main, say)
         _check_resumable(config, resume_from)
     else:
@@ -225,7 +233,7 @@ def _fit(
         if not trainer.interrupted:
             raise
         raise KeyboardInterrupt from ended
-    except foreseen.TrainingStoppedError as error:  # a process that heard the signal, too, is missed
+    except TrainingStoppedError as error:  # a process that heard the signal, too, is missed
         if interrupt.asked is None:
             raise
         raise KeyboardInterrupt from error

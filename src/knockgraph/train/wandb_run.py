@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.loggers import WandbLogger
 
 from knockgraph.container import atomic_write
-from knockgraph.train.config import ConfigError
+from knockgraph.errors import ConfigError
 
 if TYPE_CHECKING:
     from knockgraph.train.config import Config
