@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from knockgraph.errors import (
@@ -208,6 +207,8 @@ def _offered(group: str) -> Mapping[str, Mapping[str, str]]:
 @cache
 def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
     """Looked up once for a path that modules are imported from."""
+    from importlib.metadata import entry_points
+
     found: dict[str, dict[str, str]] = {}
     for point in entry_points(group=group):
         place = f"{point.module}:{point.attr}"
