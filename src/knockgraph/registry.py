@@ -210,7 +210,7 @@ def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, Mapping[str
     from importlib.metadata import entry_points
 
     found: dict[str, dict[str, str]] = {}
-    for point in entry_points(group=group):
+    for point in sorted(entry_points(group=group)):  # else in the order of the disk
         place = f"{point.module}:{point.attr}"
         found.setdefault(point.name, {})[place] = place if point.dist is None else point.dist.name
     return found

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -276,7 +277,8 @@ def _directory(config: Config) -> Path:
         if getattr(config, key):
             raise KnockgraphError(f"{key}=true needs run_dir=DIRECTORY, the run to continue")
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{config.model.name}-{config.strategy.name}-seed{config.seed}-{stamp}"
+    name = re.sub(r"[^\w.-]+", "-", f"{config.model.name}-{config.strategy.name}")  # package.module:Class has a colon
+    return Path("runs") / f"{name}-seed{config.seed}-{stamp}"
 
 
 def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Task:
