@@ -115,7 +115,7 @@ def bench_strategies(
     html: Html = None,
     json_: Json = None,
 ) -> None:
-    """Time, memory, bytes moved and host syncs of all eleven strategies on the same layer, in one run.
+    """Time, memory, bytes moved and host syncs of all strategies on the same layer, in one run.
 
     Example: knockgraph bench strategies --scale demo --json strategies.json
     """
