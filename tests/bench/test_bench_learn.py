@@ -56,7 +56,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert report["conditions"]["experiments"] == {"train": 160, "val": 20, "test": 20, "validated": 20}
     lines = shown.output.splitlines()
     assert any(line.startswith("own [1] ") for line in lines)
-    assert any(line.startswith("bad: skipped: conv='foo'") for line in lines)
+    assert any(line.startswith("bad: skipped: there is no convolution 'foo'") for line in lines)
     assert "own [1] is first to a validation Pearson of -1.000: 4 steps" in shown.output
     assert "wins with a test Pearson of" in shown.output
     page = (tmp_path / "l.html").read_text()
