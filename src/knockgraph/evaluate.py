@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knockgraph import registry
 from knockgraph.errors import KnockgraphError, LabelError
 from knockgraph.files import atomic_write
 from knockgraph.models import baselines
@@ -111,9 +112,8 @@ def baseline_metrics(data: TrainingData, names: Sequence[str], part: str, say: S
 
 def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say) -> dict[str, Any]:
     """The baselines alone on the data that the config names, without a model."""
-    unknown = [name for name in names if name not in baselines.available()]
-    if unknown:
-        raise KnockgraphError(f"there is no baseline {unknown[0]!r}; use {', '.join(baselines.available())}")
+    for name in names:  # before any data are read
+        registry.find("baseline", name)
     data = TrainingData.from_config(config)
     table = baseline_metrics(data, names, part, say)
     ceiling = None if data.classes else baselines.reproducibility_ceiling(data.bound)

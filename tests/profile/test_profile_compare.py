@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from training_runs import config
 
 from knockgraph import phases
-from knockgraph.errors import FileFormatError, KnockgraphError
+from knockgraph.errors import ConfigError, FileFormatError, KnockgraphError
 from knockgraph.profile import explain
 from knockgraph.profile.compare import compared, decomposed, differences, halfway, localised, phase_differences, times
 from knockgraph.profile.settings import setting, words
 from knockgraph.train.config import compose, dump
-from knockgraph.train.schema import ConfigError
 
 
 def profile(

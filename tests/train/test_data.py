@@ -9,8 +9,8 @@ import torch
 from training_runs import config
 
 import knockgraph as kg
+from knockgraph.errors import ConfigError
 from knockgraph.train.data import TrainingData, load_graph, make_split, of_screen
-from knockgraph.train.schema import ConfigError
 
 
 def cell(genes: str = "abcdefgh") -> kg.CellGraph:

@@ -9,11 +9,12 @@ import pytest
 import yaml
 from training_runs import LEAST, config
 
+from knockgraph.errors import ConfigError
 from knockgraph.run import train
 from knockgraph.train import checkpoints
 from knockgraph.train.config import compose
 from knockgraph.train.overrides import CHANGEABLE, changed
-from knockgraph.train.schema import Config, ConfigError
+from knockgraph.train.schema import Config
 
 Command = Callable[..., tuple[str, str]]
 

@@ -68,14 +68,15 @@ def bench_loader(
 ) -> None:
     """Samples per second of the flat loader and of PyG's, on the same screen."""
     from knockgraph.bench.loader import bench_loader as run
-    from knockgraph.sources.built_in import built_in_cell, built_in_screen
+    from knockgraph.sources.presets import build_graph, import_screen
+    from knockgraph.sources.source import ScreenOptions
 
     check_device(device)
-    graph = built_in_cell(_BUILT_IN[scale])
+    graph, _ = build_graph(_BUILT_IN[scale], None)
     runs: list[dict[str, Any]] = []
     for count in experiments or ([8_000] if scale is Scale.demo else [332_313, 20_000_000]):
         with busy("making the screen") as say:
-            screen = built_in_screen(_BUILT_IN[scale], count)
+            screen, _ = import_screen(_BUILT_IN[scale], None, ScreenOptions(experiments=count))
             report = run(graph, screen, batch_size, workers, device, pyg_samples, lambda name: say(f"timing {name}"))
         runs.append(report)
         del screen
@@ -117,7 +118,7 @@ def bench_strategies(
     html: Html = None,
     json_: Json = None,
 ) -> None:
-    """Time, memory, bytes moved and host syncs of all eleven strategies on the same layer, in one run.
+    """Time, memory, bytes moved and host syncs of all strategies on the same layer, in one run.
 
     Example: knockgraph bench strategies --scale demo --json strategies.json
     """
@@ -262,8 +263,9 @@ def _cell(
     scale: BenchScale | None, genes: int | None, edges: int | None, relations: int | None
 ) -> tuple[CellGraph, Screen]:
     """The cell to measure on and 20,000 experiments (the demo's 8,000); sizes make it a synthetic one."""
-    from knockgraph.sources.built_in import built_in_cell, built_in_screen
+    from knockgraph.sources.presets import build_graph, import_screen
     from knockgraph.sources.scaled import Sizes, scaled_cell, scaled_screen
+    from knockgraph.sources.source import ScreenOptions
 
     sizes = {"genes": genes, "edges": edges, "relations": relations}
     given = {name: value for name, value in sizes.items() if value is not None}
@@ -273,7 +275,8 @@ def _cell(
     if given or scale is BenchScale.human:
         return scaled_cell(Sizes(**given)), scaled_screen(Sizes(**given))
     name = _BUILT_IN[scale or BenchScale.demo]
-    return built_in_cell(name), built_in_screen(name, 20_000 if scale is BenchScale.yeast else None)
+    options = ScreenOptions(experiments=20_000 if scale is BenchScale.yeast else None)
+    return build_graph(name, None)[0], import_screen(name, None, options)[0]
 
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -63,7 +63,8 @@ def fetch_all(wanted: list[Any], folder: Path, lock: Path | None = None, timeout
     """Fetch what is missing, showing licence and citation of each; one failure does not stop the others."""
     from dataclasses import asdict
 
-    from knockgraph.sources.download import DownloadError, fetch, read_manifest
+    from knockgraph.errors import DownloadError
+    from knockgraph.sources.download import fetch, read_manifest
 
     locked = read_manifest(lock) if lock else None
     done: list[dict[str, Any]] = []

@@ -10,8 +10,9 @@ import os
 import sys
 from typing import Any
 
-from knockgraph.train.config import check_words, checked, first_line, free
-from knockgraph.train.schema import ConfigError
+from knockgraph.errors import ConfigError
+from knockgraph.train.config import check_words, checked, first_line, free, offer
+from knockgraph.train.groups import chosen_by_name
 
 
 def multirun(words: list[str]) -> None:
@@ -19,7 +20,9 @@ def multirun(words: list[str]) -> None:
     import hydra
     from hydra.errors import HydraException
 
+    words = chosen_by_name(words)
     check_words([word for word in words if not word.startswith("-")])
+    offer(words)
     sys.argv = ["knockgraph train", *map(free, words)]
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come back here, and become one sentence
     try:

@@ -97,17 +97,23 @@ def ready_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def required(path: Path | None, what: str, which: str) -> Path:
-    """The path given by --from, or an error that says which file or folder is meant."""
-    if path is None:
-        raise KnockgraphError(f"{what} needs --from: {which}")
-    return path
+def source_names(incomplete: str) -> list[str]:
+    """Names of sources, for completion."""
+    from knockgraph import registry
+
+    return [name for name in registry.available("source") if name.startswith(incomplete)]
 
 
-def not_wanted(path: Path | None, what: str) -> None:
-    """Refuse --from where nothing is read."""
-    if path is not None:
-        raise KnockgraphError(f"{what} is built in and reads no files; leave --from out")
+def known_source(ctx: typer.Context, name: str) -> str:
+    """Of an argument that names a source: an unknown one is refused as typer refuses an unknown choice."""
+    from knockgraph import registry
+
+    if not ctx.resilient_parsing:
+        try:
+            registry.check("source", name)
+        except KnockgraphError as error:
+            raise typer.BadParameter(str(error)) from error
+    return name
 
 
 def check_device(device: str) -> None:

@@ -7,9 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from knockgraph.errors import LossError
 from knockgraph.losses.distributions import rank_n_contrast, wasserstein
 from knockgraph.losses.gather import gather_with_gradient, rank_of
-from knockgraph.losses.loss import Loss, LossError, LossParts, Share
+from knockgraph.losses.loss import Loss, LossParts, Share
 from knockgraph.losses.ring_buffer import RingBuffer
 from knockgraph.losses.schedules import TemperatureSchedule
 from knockgraph.models.model import Prediction

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from knockgraph.losses.loss import Loss, LossError, LossParts, Share
+from knockgraph.errors import LossError
+from knockgraph.losses.loss import Loss, LossParts, Share
 from knockgraph.losses.pointwise import log_cosh
 from knockgraph.losses.schedules import weight_schedule
 from knockgraph.models.model import Prediction
@@ -43,6 +45,12 @@ class DangoLoss(Loss):
             raise LossError(f"interaction is {interaction!r}, but it must be 'log-cosh' or 'bce'")
         self.classes = interaction == "bce"
         self.schedule = weight_schedule(schedule, transition_epoch)
+
+    @classmethod
+    def options_for(cls, classes: bool, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """``interaction`` follows from the task unless it is given."""
+        filled = {"interaction": "bce", **options} if classes else dict(options)
+        return filled if classes == (filled.get("interaction") == "bce") else None
 
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
         """See :class:`~knockgraph.losses.Loss`."""

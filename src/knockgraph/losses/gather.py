@@ -10,7 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from knockgraph.losses.loss import LossError
+from knockgraph.errors import LossError
 
 
 def rank_of(world_size: int) -> int:

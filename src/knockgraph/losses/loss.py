@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from knockgraph.errors import KnockgraphError
+from knockgraph.errors import LossError
 from knockgraph.models.model import Prediction
 from knockgraph.ops import at_least_float32
-
-
-class LossError(KnockgraphError, ValueError):
-    """A loss was given an option, a prediction or a target that it does not allow."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,24 @@ class Loss(nn.Module, ABC):
 
     Attributes:
         needs: What a prediction must have beside its values: ``embedding``, or names of auxiliary terms.
+        classes: Whether labels are classes and predictions their logits; ``None``: either.
     """
 
     needs: tuple[str, ...] = ()
+    classes: bool | None = False
 
     def __init__(self) -> None:
         super().__init__()  # a signature of its own: the options of a loss are those of its constructor
+
+    @classmethod
+    def options_for(cls, classes: bool, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The options with which it suits labels that are classes, or numbers; ``None`` if it does not.
+
+        Args:
+            classes: Which of the two the task has.
+            options: Those that are given.
+        """
+        return dict(options) if cls.classes in (None, classes) else None
 
     def forward(
         self,

@@ -33,6 +33,8 @@ class TypedConv(RelationConv):
         ``[1, num_genes · batch, channels]``.
     """
 
+    degrees = False
+
     def __init__(self, types: Sequence[str], channels: int) -> None:
         super().__init__((MERGED,), channels)
         self.types = tuple(types)
@@ -99,6 +101,8 @@ class TypedSAGEConv(TypedConv):
 class TypedGCNConv(TypedConv):
     r""":math:`y = d \odot \mathrm{messages}(d \odot x W) + d^2 \odot x W + b` with
     :math:`d = (\sum_r m \odot A_r m + 1)^{-1/2}`; the scales of the types have no part in d."""
+
+    degrees = True
 
     def __init__(self, types: Sequence[str], channels: int) -> None:
         super().__init__(types, channels)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from knockgraph import registry
+from knockgraph.errors import ConfigError
 from knockgraph.options import did_you_mean
 from knockgraph.train import plain_config
-from knockgraph.train.schema import Config, ConfigError, from_tree, keys, of_that_time, with_options_spelled_out
+from knockgraph.train.groups import NAMED, choices, chosen_by_name, of_name, written
+from knockgraph.train.schema import Config, from_tree, keys, of_that_time, with_options_spelled_out
 
 _FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b"
 
@@ -26,16 +28,30 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
 
-    check_words(overrides)
+    words = chosen_by_name(overrides)
+    check_words(words)
+    offer(words)
     try:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
-            composed = hydra_compose("config", overrides=[free(word) for word in overrides])
+            composed = hydra_compose("config", overrides=[free(word) for word in words])
     except Exception as error:  # Hydra's and OmegaConf's own, and where they did not think of a word, an assertion
         text = first_line(error).rstrip(".")
         raise ConfigError(
             f"the overrides cannot be applied: {text}{_hint(text)}; 'knockgraph train --cfg' shows all keys"
         ) from error
     return with_options_spelled_out(checked(composed))
+
+
+def offer(words: Sequence[str]) -> None:
+    """Make every name a member of its group for Hydra, so that ``strategy=mine`` needs no file."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    for group in NAMED:
+        given = (word.partition("=")[2] for word in words if word.startswith(f"{group}="))
+        classes = [name for text in given for name in text.split(",") if ":" in name]
+        for name in {*registry.available(group), *classes} - written(group):  # a file is the better description
+            store.store(name, of_name(name), group)
 
 
 def _hint(text: str) -> str:
@@ -45,9 +61,8 @@ def _hint(text: str) -> str:
         return did_you_mean(key[1], keys(Config)) or _named_like(key[1])
     member = re.search(r"Could not find '(\w+)/([^']*)'", text)
     if member:
-        members = files("knockgraph.conf").joinpath(member[1]).iterdir()
-        known = sorted(file.name.removesuffix(".yaml") for file in members if file.name.endswith(".yaml"))
-        return f"{did_you_mean(member[2], known)}, there are {', '.join(known)}"
+        known = choices(member[1])
+        return f"{did_you_mean(member[2], known, 3)}, there are {', '.join(known)}"
     return ""
 
 

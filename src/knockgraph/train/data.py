@@ -11,14 +11,22 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from knockgraph.errors import FileFormatError, GraphError, LabelError, ScreenError, SplitError
+from knockgraph import registry
+from knockgraph.errors import (
+    ConfigError,
+    FileFormatError,
+    GraphError,
+    KnockgraphError,
+    LabelError,
+    ScreenError,
+    SplitError,
+)
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
 from knockgraph.screen.loader import Collate
 from knockgraph.screen.ragged import Ints
-from knockgraph.sources import built_in
 from knockgraph.strategies.strategy import as_batch
-from knockgraph.train.schema import Config, ConfigError, DataConfig
+from knockgraph.train.schema import Config, DataConfig
 
 
 class TrainingData(LightningDataModule):
@@ -163,8 +171,12 @@ class TrainingData(LightningDataModule):
 
 def load_graph(data: DataConfig) -> CellGraph:
     """The cell graph that the config names."""
-    named = data.cell in built_in.NAMES
-    graph = built_in.built_in_cell(data.cell) if named else CellGraph.load(_there("data.cell", data.cell))
+    if _is_source("data.cell", data.cell):
+        from knockgraph.sources.presets import build_graph
+
+        graph, _ = build_graph(data.cell, None)
+    else:
+        graph = CellGraph.load(_there("data.cell", data.cell))
     return _merged(_only(graph, data.relations), data.merge)
 
 
@@ -194,9 +206,30 @@ def _merged(graph: CellGraph, groups: dict[str, list[str]]) -> CellGraph:
 
 def load_screen(data: DataConfig) -> Screen:
     """The screen that the config names."""
-    if data.screen in built_in.NAMES:
-        return built_in.built_in_screen(data.screen, data.experiments)
-    return Screen.load(_there("data.screen", data.screen))
+    if not _is_source("data.screen", data.screen):
+        return Screen.load(_there("data.screen", data.screen))
+    from knockgraph.sources.presets import import_screen
+    from knockgraph.sources.source import ScreenOptions
+
+    screen, _ = import_screen(data.screen, None, ScreenOptions(experiments=data.experiments))
+    return screen
+
+
+def _is_source(key: str, name: str) -> bool:
+    """Whether a key names a source that reads no files, such as ``demo``; else it is the path of a file."""
+    if name not in registry.available("source") and (":" not in name or Path(name).exists()):
+        return False
+    try:
+        source = registry.find("source", name)
+    except KnockgraphError as error:
+        raise ConfigError(f"config key {key!r}: {error}") from error
+    if source.reads is not None:
+        made = "graph build --preset" if key == "data.cell" else "screen import"
+        raise ConfigError(
+            f"config key {key!r}: the source {name!r} reads files; make a file of it with 'knockgraph {made} {name} "
+            "--from … -o FILE' and name that"
+        )
+    return True
 
 
 def _there(key: str, path: str) -> Path:

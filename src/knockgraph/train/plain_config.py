@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import knockgraph.conf
-from knockgraph.train.schema import Config, ConfigError, Tree, from_tree, of_that_time, with_options_spelled_out
+from knockgraph import registry
+from knockgraph.errors import ConfigError
+from knockgraph.options import did_you_mean
+from knockgraph.train.groups import NAMED, choices, chosen_by_name, of_name
+from knockgraph.train.schema import Config, Tree, from_tree, of_that_time, with_options_spelled_out
 
 MOST_BYTES = 1 << 18
 """Of a config that is read."""
@@ -30,7 +34,7 @@ def compose_plain(overrides: Sequence[str] = ()) -> Config:
             chosen.update(entry)
     given: dict[str, str] = {}
     keys: list[tuple[str, Any]] = []
-    for word in overrides:
+    for word in chosen_by_name(overrides):
         name, equals, text = word.lstrip("+").partition("=")
         if not equals:
             raise ConfigError(f"the overrides cannot be applied: {word!r} is not key=value")
@@ -98,16 +102,20 @@ def _read(path: Path) -> Tree:
     import yaml
 
     if not os.path.isfile(path):  # unlike Path.is_file, it takes any text for a name
-        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        known = choices(path.parent.name)
         raise ConfigError(
-            f"the overrides cannot be applied: there is no {path.parent.name}={path.stem}; use one of {known}"
+            f"the overrides cannot be applied: there is no {path.parent.name}={path.stem}"
+            f"{did_you_mean(path.stem, known, 3)}; use one of {', '.join(known)}"
         )
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
 
 
 def _member(folder: Path, group: str, name: str) -> Tree:
     """A group's file on top of the files of the same group that it names."""
-    tree = _read(folder / group / f"{name}.yaml")
+    path = folder / group / f"{name}.yaml"
+    if group in NAMED and not os.path.isfile(path) and (":" in name or name in registry.available(group)):
+        return of_name(name)
+    tree = _read(path)
     under: Tree = {}
     for entry in tree.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":

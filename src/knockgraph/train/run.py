@@ -16,6 +16,7 @@ A run directory holds::
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,14 @@ from pathlib import Path
 import lightning.pytorch as pl
 import torch
 
-from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
+from knockgraph.errors import (
+    ConfigError,
+    FileFormatError,
+    GeneListMismatchError,
+    KnockgraphError,
+    NotFiniteError,
+    TrainingStoppedError,
+)
 from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
 from knockgraph.phases import LOGGING, phase
@@ -34,12 +42,12 @@ from knockgraph.train import checkpoints, foreseen, memory, wandb_run
 from knockgraph.train.config import dump, load
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
-from knockgraph.train.finite import Finite, NotFiniteError
+from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
 from knockgraph.train.overrides import changed
-from knockgraph.train.schema import Config, ConfigError, with_options_spelled_out
+from knockgraph.train.schema import Config, check_baselines, with_options_spelled_out
 from knockgraph.train.task import Task
 from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
 from knockgraph.words import counted
@@ -112,6 +120,7 @@ def _fit(
         config.resume = True
     if config.resume:
         config = _kept(directory, config, overrides)
+        check_baselines(config)
         resume_from = _newest(folder, main, say)
         _check_resumable(config, resume_from)
     else:
@@ -239,7 +248,7 @@ def _train(
         if not trainer.interrupted:
             raise
         raise KeyboardInterrupt from ended
-    except foreseen.TrainingStoppedError as error:  # a process that heard the signal, too, is missed
+    except TrainingStoppedError as error:  # a process that heard the signal, too, is missed
         if interrupt.asked is None:
             raise
         raise KeyboardInterrupt from error
@@ -282,7 +291,8 @@ def _directory(config: Config) -> Path:
         if getattr(config, key):
             raise KnockgraphError(f"{key}=true needs run_dir=DIRECTORY, the run to continue")
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{config.model.name}-{config.strategy.name}-seed{config.seed}-{stamp}"
+    name = re.sub(r"[^\w.-]+", "-", f"{config.model.name}-{config.strategy.name}")  # package.module:Class has a colon
+    return Path("runs") / f"{name}-seed{config.seed}-{stamp}"
 
 
 def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Task:

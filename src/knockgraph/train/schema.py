@@ -6,16 +6,16 @@ import dataclasses
 import types
 import typing
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from knockgraph.errors import KnockgraphError
+from knockgraph import registry
+from knockgraph.errors import ConfigError, KnockgraphError
 from knockgraph.options import did_you_mean
 
+if TYPE_CHECKING:
+    from knockgraph.losses import Loss
+
 Tree = dict[str, Any]
-
-
-class ConfigError(KnockgraphError, ValueError):
-    """The configuration does not fit the schema."""
 
 
 @dataclass
@@ -220,21 +220,29 @@ def checked_values(config: Config) -> Config:
 
 
 def _check_loss(config: Config) -> None:
-    """Classes need a loss of logits, and no other task has them."""
+    """Classes need a loss of logits, and no other task has them; an empty task computes no loss."""
+    if config.task.startswith("empty"):
+        return
     loss, classes = config.loss, config.task == "classification"
-    if classes and loss.name == "dango":
-        loss.options.setdefault("interaction", "bce")
-    logits = loss.name == "bce" or (loss.name == "dango" and loss.options.get("interaction") == "bce")
-    if not config.task.startswith("empty") and classes != logits:  # an empty task computes no loss
-        fitting = "loss=bce (or loss=dango with model=dango)" if classes else "another loss than bce"
-        raise ConfigError(
-            f"config key 'loss': task={config.task} needs {fitting}{'' if classes else ', or task=classification'}"
-        )
+    found: type[Loss] = _named("loss.name", "loss", loss.name)
+    options = found.options_for(classes, loss.options)
+    if options is None:
+        ours = {name: registry.find("loss", name) for name in registry.BUILT_IN["loss"]}
+        fitting = [f"loss={name}" for name, kind in ours.items() if kind.options_for(classes, {}) is not None]
+        other = "regression" if classes else "classification"
+        raise ConfigError(f"config key 'loss': task={config.task} needs {' or '.join(fitting)}; or use task={other}")
+    loss.options = options
+
+
+def _named(key: str, kind: str, name: str) -> Any:
+    """The class behind a name, refused with its place in the config."""
+    try:
+        return registry.find(kind, name)
+    except KnockgraphError as error:
+        raise ConfigError(f"config key {key!r}: {error}") from error
 
 
 def _check_trainer(trainer: TrainerConfig) -> None:
-    from knockgraph.models import baselines
-
     for path, value in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
         if value < 1 and value != -1:
             raise ConfigError(f"config key 'trainer.{path}': {value} must be 1 or more, or -1 for no limit")
@@ -251,10 +259,6 @@ def _check_trainer(trainer: TrainerConfig) -> None:
             f"config key 'trainer.profile_window': {trainer.profile_window} must be three numbers of steps: wait, "
             "warm-up, active, the last at least 1"
         )
-    unknown = [name for name in trainer.baselines if name not in baselines.available()]
-    if unknown:
-        known = ", ".join(baselines.available())
-        raise ConfigError(f"config key 'trainer.baselines': {unknown[0]!r} is not one of {known}")
 
 
 def _at(config: Any, path: str) -> Any:
@@ -273,11 +277,21 @@ def keys(kind: Any, under: str = "") -> list[str]:
 
 
 def with_options_spelled_out(config: Config) -> Config:
-    """The same config, its model's preset replaced by the options that it stands for."""
+    """The same config, its model's preset replaced by the options that it stands for; baselines are refused now if
+    they cannot be had, not when the training is done.
+    """
     from knockgraph.models.presets import spelled_out
+
+    check_baselines(config)
 
     config.model.options = spelled_out(config.model.name, config.model.options)
     return config
+
+
+def check_baselines(config: Config) -> None:
+    """Refuse baselines that are not there; what was trained predicts without them."""
+    for name in config.trainer.baselines:
+        _named("trainer.baselines", "baseline", name)
 
 
 def of_that_time(config: Config) -> Config:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from knockgraph import losses, models, strategies
-from knockgraph.errors import GeneListMismatchError, StrategyError
+from knockgraph.errors import ConfigError, GeneListMismatchError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
@@ -22,7 +22,7 @@ from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train.metrics import classification_metrics, gather_rows, regression_metrics
-from knockgraph.train.schema import Config, ConfigError
+from knockgraph.train.schema import Config
 
 
 class Task(LightningModule):

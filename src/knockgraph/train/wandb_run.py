@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import WandbLogger
 
+from knockgraph.errors import ConfigError
 from knockgraph.files import atomic_write
-from knockgraph.train.schema import ConfigError
 
 if TYPE_CHECKING:
     from knockgraph.train.schema import Config
