@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from knockgraph.errors import ModelError
-from knockgraph.ops import DistinctRows, mix_pairs, pair_tables, row_norm
-from knockgraph.ops._backends import fused
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops import DistinctRows, autocast_input, fused, mix_pairs, pair_tables, row_norm
 
 AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
 
