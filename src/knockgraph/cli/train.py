@@ -52,13 +52,13 @@ def train(
 
 
 Run = Annotated[Path, typer.Argument(help="A run directory made by 'knockgraph train'.")]
-Which = Annotated[str, typer.Option("--checkpoint", help="best-mse, best-pearson or last.")]
+Which = Annotated[str, typer.Option("--checkpoint", help="best-error, best-score or last.")]
 
 
 def evaluate(
     run: Run,
     part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    checkpoint: Which = "best-mse",
+    checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     html: Html = None,
     json_: Json = None,
@@ -117,7 +117,7 @@ def predict(
     all_triples: Annotated[Path | None, typer.Option(help="All triples of the genes in this file.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples at once; default: what fits the memory.")] = None,
     strategy: Annotated[str, typer.Option(help="Predict with another strategy than trained with.")] = "",
-    checkpoint: Which = "best-mse",
+    checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json_: Json = None,
 ) -> None:

@@ -10,6 +10,8 @@ from torch import distributed as dist
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from knockgraph.screen import LabelTransform
+
 _MOST_CELLS = 1 << 24  # of experiments × phenotypes that are ranked at once
 
 
@@ -112,7 +114,7 @@ def _classification(score: Tensor, truth: Tensor, labelled: Tensor | None) -> tu
 
 
 def _auroc(rank: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    r"""How often a positive stands above a negative, :math:`(R - P (P + 1) / 2) / (P N)` with R the positives' ranks."""
+    r"""How often a positive stands above a negative: :math:`(R - P (P + 1) / 2) / (P N)`, R the positives' ranks."""
     p, n = positive.sum(-1).double(), negative.sum(-1).double()
     return (torch.where(positive, rank, 0.0).sum(-1) - p * (p + 1) / 2) / (p * n)
 
@@ -130,7 +132,7 @@ def _average_precision(rank: Tensor, positive: Tensor, there: Tensor) -> Tensor:
 def _blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Some outputs at a time, so that thousands of them do not need thousands of times the memory."""
     size = max(_MOST_CELLS // max(len(tensors[0]), 1), 1)
-    return zip(*(tensor.split(size, 1) for tensor in tensors), strict=True)
+    return zip(*(torch.split(tensor, size, 1) for tensor in tensors), strict=True)
 
 
 def _of_outputs(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -146,6 +148,13 @@ def _mean(values: Tensor, labelled: Tensor | None) -> Tensor:
     if labelled is None:
         return values.mean(-1)
     return torch.where(labelled, values, 0.0).sum(-1) / labelled.sum(-1)
+
+
+def metrics_of(prediction: Tensor, target: Tensor, transform: LabelTransform, classes: bool) -> dict[str, Tensor]:
+    """Metric → ``[outputs]``, of classes or of numbers."""
+    if classes:
+        return classification_metrics(prediction, target)
+    return regression_metrics(prediction, target, transform.scale)
 
 
 def headline(found: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -102,29 +104,48 @@ class Baseline(ABC):
 
     needs_graph: ClassVar[bool] = False
     _genes: str | None = None
+    _each: Sequence[Self] = ()  # one for each phenotype, where there are several
 
     def fit(self, screen: BoundScreen, rows: Ints, values: Tensor) -> Self:
-        """Fit on the experiments at ``rows``.
+        """Fit on the experiments at ``rows``; each phenotype on its own, on the labels that it has.
 
         Args:
             screen: The experiments.
             rows: Integers ``[rows]``, positions in ``screen``.
-            values: Their labels, ``[rows, 1]``, in the units that predictions shall have.
+            values: Their labels, ``[rows, phenotypes]``, in the units that predictions shall have; NaN where one of
+                several is missing.
         """
         genotypes = GenotypeRows.of(screen, rows)
-        if values.shape != (len(genotypes), 1):
-            raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, 1]")
+        if values.dim() != 2 or len(values) != len(genotypes) or values.shape[1] == 0:
+            raise BaselineError(
+                f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, phenotypes]"
+            )
         if len(genotypes) == 0:
             raise LabelError("there are no training labels to fit on; check the split")
-        if not bool(values.isfinite().all()):
-            row = int((~values.isfinite()).any(1).nonzero()[0])
-            raise LabelError(f"training label {row} is {values[row].item()}; drop experiments without a finite label")
-        self._fit(genotypes, values.detach().cpu().double().numpy()[:, 0])
+        y = values.detach().cpu().double().numpy()
+        known = ~np.isnan(y)
+        bad = np.isinf(y).any(1) | ~known.any(1)
+        if bool(bad.any()):
+            row = int(np.flatnonzero(bad)[0])
+            label = y[row].tolist()
+            raise LabelError(
+                f"training label {row} is {label[0] if len(label) == 1 else label}; drop experiments without a finite "
+                "label"
+            )
+        if not bool(known.any(0).all()):
+            raise LabelError("a phenotype has no training label to fit on; leave it out, or choose another split")
+        if y.shape[1] == 1:
+            self._fit(genotypes, y[:, 0])
+        else:
+            self._each = [copy(self) for _ in range(y.shape[1])]
+            for one, column, there in zip(self._each, y.T, known.T, strict=True):
+                some = genotypes if there.all() else GenotypeRows.of(screen, np.asarray(rows)[there])
+                one._fit(some, np.ascontiguousarray(column[there]))
         self._genes = screen.gene_list_hash
         return self
 
     def predict(self, screen: BoundScreen, rows: Ints) -> Tensor:
-        """Predict the experiments at ``rows``: float32 ``[rows, 1]``, on the host."""
+        """Predict the experiments at ``rows``: float32 ``[rows, phenotypes]``, on the host."""
         if self._genes is None:
             raise BaselineError(f"{type(self).__name__} was not fitted; call fit first")
         if screen.gene_list_hash != self._genes:
@@ -132,13 +153,17 @@ class Baseline(ABC):
                 f"{type(self).__name__} was fitted on another gene list (hash {self._genes[:12]}) than this screen is "
                 f"bound to (hash {screen.gene_list_hash[:12]}); bind both to the same graph"
             )
-        return torch.from_numpy(self._predict(GenotypeRows.of(screen, rows)).astype(np.float32)).unsqueeze(1)
+        genotypes = GenotypeRows.of(screen, rows)
+        columns = [one._predict(genotypes).astype(np.float32) for one in self._each or (self,)]
+        return torch.from_numpy(np.stack(columns, 1))
 
     @abstractmethod
-    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None: ...
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        """Fit one phenotype, every row of which has a label."""
 
     @abstractmethod
-    def _predict(self, genotypes: GenotypeRows) -> Floats: ...
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        """Predict it."""
 
 
 class Mean(Baseline):
