@@ -104,29 +104,29 @@ def _result(config: Config, result: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _by_phenotype(result: dict[str, Any], score: str) -> str:
     """The score of each phenotype; of many how they are spread, from the lowest to the highest."""
-    shown = table(*by_phenotype(result, score))
-    each = result["by_phenotype"]
+    shown, each = table(*by_phenotype(result, score)), result["by_phenotype"]
+    if len(result["phenotypes"]) <= MOST_NAMED:
+        behind = {key: result[key] for key in ("phenotypes", "labels", "ceilings", "by_phenotype")}
+        return shown + numbers("the numbers of each phenotype", behind)
     ranked = {line: sorted(v for v in found[score] if not math.isnan(v)) for line, found in each.items()}
     curves = {line: [(k + 1, v) for k, v in enumerate(values)] for line, values in ranked.items() if values}
-    if len(result["phenotypes"]) > MOST_NAMED and curves:
+    if curves:
         about = f"The {score} of every phenotype, from the lowest to the highest"
         shown += figure(lines(curves, "phenotypes", score), about)
-    behind = {key: result[key] for key in ("phenotypes", "labels", "ceilings", "by_phenotype")}
-    return shown + numbers("the numbers of each phenotype", behind)
+    return shown + "<p class=dim>The figures of each phenotype are in result.json (evaluate: --json).</p>"
 
 
 def _scatter(names: list[str], result: dict[str, Any]) -> str:
     """One picture for each of the first phenotypes."""
-    behind = {key: result[key] for key in ("measured", "predicted")}
+    measured, predicted = result["measured"], result["predicted"]
     if len(names) == 1:
-        drawn = figure(
-            scatter(result["measured"], result["predicted"], "measured", "predicted"),
-            "Predicted against measured, one point per experiment",
-        )
-        return drawn + numbers("the numbers", behind)
+        picture = scatter(measured, predicted, "measured", "predicted")
+        behind = {"measured": measured, "predicted": predicted}
+        return figure(picture, "Predicted against measured, one point per experiment") + numbers("the numbers", behind)
     drawn = ""
-    for name in names[:_MOST_SCATTERS]:
-        picture = scatter(result["measured"][name], result["predicted"][name], f"measured {name}", f"predicted {name}")
+    behind = {name: {"measured": measured[name], "predicted": predicted[name]} for name in names[:_MOST_SCATTERS]}
+    for name, points in behind.items():
+        picture = scatter(points["measured"], points["predicted"], f"measured {name}", f"predicted {name}")
         drawn += figure(picture, f"Predicted against measured {name}, one point per experiment")
     if len(names) > _MOST_SCATTERS:
         drawn += f"<p class=dim>The first {_MOST_SCATTERS} of {len(names):,} phenotypes are drawn.</p>"
