@@ -41,6 +41,7 @@ class GraphPreset(StrEnum):
     tables = "tables"
     yeast = "yeast"
     yeast_lite = "yeast-lite"
+    yeast_clean = "yeast-clean"
 
 
 class Unknown(StrEnum):
@@ -69,6 +70,7 @@ def graph_build(
     merge_channels: Annotated[bool, typer.Option(help="yeast: one relation of all STRING channels.")] = False,
     weights: Annotated[bool, typer.Option(help="yeast: STRING scores as edge weights.")] = False,
     metabolism: Annotated[bool, typer.Option(help="yeast: read yeast-GEM (needs cobra).")] = True,
+    phenotypes: Annotated[bool, typer.Option(help="yeast-clean: phenotypes as gene features, if there.")] = True,
     plasmid: Annotated[bool, typer.Option(help="yeast: the 2-micron plasmid's four genes belong to the cell.")] = False,
     features: Annotated[
         str, typer.Option(help="Gene features to compute from the graph: degree, spectral, diffusion; with commas.")
@@ -78,8 +80,9 @@ def graph_build(
     """Build a cell graph and save it.
 
     [bold]demo[/]: some hundred genes, trains in a minute. [bold]yeast-scale[/]: synthetic, the size of yeast's real
-    networks. [bold]tables[/]: your own genes.csv and relations/*.csv in the folder given by --from. [bold]yeast[/] and
-    [bold]yeast-lite[/]: public files in the folder given by --from; without it they are fetched from their owners.
+    networks. [bold]tables[/]: your own genes.csv and relations/*.csv in the folder given by --from. [bold]yeast[/],
+    [bold]yeast-lite[/] and [bold]yeast-clean[/] (nothing that contains genetic interactions): public files in the
+    folder given by --from; without it they are fetched from their owners.
 
     Example: knockgraph graph build --preset demo -o demo.cellgraph
     """
@@ -88,11 +91,18 @@ def graph_build(
 
     names = [name.strip() for name in features.split(",") if name.strip()]
     report: dict[str, Any] = {}
-    if preset in (GraphPreset.yeast, GraphPreset.yeast_lite):
+    if preset in (GraphPreset.yeast, GraphPreset.yeast_lite, GraphPreset.yeast_clean):
         from knockgraph.sources.presets import GraphOptions
 
         options = GraphOptions(
-            (unknown or Unknown.drop).value, _cutoffs(cutoff or []), merge_channels, weights, metabolism, plasmid, names
+            (unknown or Unknown.drop).value,
+            _cutoffs(cutoff or []),
+            merge_channels,
+            weights,
+            metabolism,
+            plasmid,
+            names,
+            phenotypes,
         )
         graph, report = _build_yeast(preset, from_, options)
     else:

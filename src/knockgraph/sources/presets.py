@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,19 @@ from knockgraph.errors import FileFormatError, KnockgraphError, ScreenError
 from knockgraph.graph import CellGraph, GeneNames, Metabolism
 from knockgraph.graph.structural_features import with_structural_features
 from knockgraph.screen import Screen, ragged
-from knockgraph.sources import biogrid, collins, costanzo, kuzmin, sgd, string, tflink, yeast_gem, yeastract
+from knockgraph.sources import (
+    biogrid,
+    collins,
+    costanzo,
+    cyc2008,
+    kuzmin,
+    sgd,
+    string,
+    tflink,
+    yeast_gem,
+    yeastphenome,
+    yeastract,
+)
 from knockgraph.sources.catalogue import SETS, chosen, public_file
 from knockgraph.sources.folder import gather, listing, locate
 from knockgraph.sources.names import AsWritten, NameResolver, Policy
@@ -23,13 +36,14 @@ from knockgraph.sources.sga import LinkedPolicy
 from knockgraph.sources.sgd import Linkage
 
 Edges = Tensor | tuple[Tensor, Tensor]
-Preset = Literal["yeast", "yeast-lite"]
+Preset = Literal["yeast", "yeast-lite", "yeast-clean"]
 Study = Literal["collins2007", "costanzo2016", "kuzmin2018"]
 Table = Literal["auto", "scores", "trigenic-calls", "digenic-calls"]
 
 BUILT = {
     "yeast.cellgraph": "knockgraph graph build --preset yeast --from DIR -o {}",
     "yeast-lite.cellgraph": "knockgraph graph build --preset yeast-lite --from DIR -o {}",
+    "yeast-clean.cellgraph": "knockgraph graph build --preset yeast-clean --from DIR -o {}",
     "collins2007.parquet": "knockgraph screen import collins2007 --from DIR -o {}",
     "costanzo2016.parquet": "knockgraph screen import costanzo2016 --from DIR -o {}",
     "kuzmin2018.parquet": "knockgraph screen import kuzmin2018 --table trigenic-calls --from DIR -o {}",
@@ -56,6 +70,7 @@ class GraphOptions:
         metabolism: Whether yeast-GEM is read.
         plasmid: Whether the four genes of the 2-micron plasmid belong to the cell.
         features: Structural features to add, see :mod:`knockgraph.graph.structural_features`.
+        phenotypes: Whether ``yeast-clean`` reads YeastPhenome's files as gene features where they are.
     """
 
     unknown: Policy = "drop"
@@ -65,6 +80,7 @@ class GraphOptions:
     metabolism: bool = True
     plasmid: bool = False
     features: Sequence[str] = ()
+    phenotypes: bool = True
 
 
 def build_graph(preset: Preset, folder: Path, options: GraphOptions | None = None) -> tuple[CellGraph, ImportReport]:
@@ -72,6 +88,9 @@ def build_graph(preset: Preset, folder: Path, options: GraphOptions | None = Non
 
     ``yeast``: regulatory (YEASTRACT), physical (BioGRID), tflink, the six channels of STRING 12.0, metabolism.
     ``yeast-lite``: regulatory, physical, the physical network of STRING 12.0, six channels of STRING 11.5, metabolism.
+    ``yeast-clean``: nothing that contains genetic interactions: regulatory, physical, the physical network of STRING
+    12.0 with scores as weights, complex (CYC2008), metabolism, and the feature ``phenotypes`` (YeastPhenome) where its
+    files are in the folder.
     """
     options = options or GraphOptions()
     wanted = [f for f in chosen([preset]) if options.metabolism or f.name != "yeast-gem"]
@@ -90,26 +109,48 @@ def build_graph(preset: Preset, folder: Path, options: GraphOptions | None = Non
     if "string12.0-physical" in path:
         file = path["string12.0-physical"]
         found = string.read_string(
-            file, resolve, report.file("STRING 12.0 physical", file), merged=True, weighted=options.weighted
+            file,
+            resolve,
+            report.file("STRING 12.0 physical", file),
+            merged=True,
+            weighted=options.weighted or preset == "yeast-clean",
         )
         relations["string12_0_physical"] = found["merged"]
-    channels = next(p for name, p in path.items() if name.endswith("-channels"))
+    if "cyc2008" in path:
+        relations["complex"] = cyc2008.read_complexes(
+            path["cyc2008"], resolve, report.file("complexes", path["cyc2008"])
+        )
+    for channels in (p for name, p in path.items() if name.endswith("-channels")):
+        relations |= _channels(channels, resolve, report, options)
+    features = _phenotypes(folder, resolve, report) if preset == "yeast-clean" and options.phenotypes else {}
+    metabolism = None
+    if options.metabolism:
+        metabolism = _metabolism(path["yeast-gem"], genes, report, options.unknown)
+    graph = CellGraph(genes, relations, metabolism, features)
+    return (with_structural_features(graph, options.features) if options.features else graph), report
+
+
+def _channels(path: Path, resolve: NameResolver, report: ImportReport, options: GraphOptions) -> dict[str, Edges]:
     found = string.read_string(
-        channels,
+        path,
         resolve,
-        report.file(f"STRING {string.string_version(channels)} channels", channels),
-        None if not options.merged else [c for c in string.CHANNELS if c in string.channels_of(channels)],
+        report.file(f"STRING {string.string_version(path)} channels", path),
+        None if not options.merged else [c for c in string.CHANNELS if c in string.channels_of(path)],
         options.cutoff,
         options.merged,
         options.weighted,
     )
-    prefix = string.relation_prefix(channels)
-    relations |= {f"{prefix}{name}": edges for name, edges in found.items()}
-    metabolism = None
-    if options.metabolism:
-        metabolism = _metabolism(path["yeast-gem"], genes, report, options.unknown)
-    graph = CellGraph(genes, relations, metabolism)
-    return (with_structural_features(graph, options.features) if options.features else graph), report
+    prefix = string.relation_prefix(path)
+    return {f"{prefix}{name}": edges for name, edges in found.items()}
+
+
+def _phenotypes(folder: Path, resolve: NameResolver, report: ImportReport) -> dict[str, Tensor]:
+    """The feature ``phenotypes``, of one table or of the owner's files by paper; none without such a file."""
+    files = listing(folder)
+    table = locate(files, public_file("yeastphenome").patterns)
+    papers = [table] if table else [f for f in files if fnmatch(f.name.lower(), "*_valuez.txt*")]
+    found = yeastphenome.read_phenotypes(papers, resolve, report)
+    return {} if found is None else {"phenotypes": found}
 
 
 def read_gene_list(
