@@ -158,6 +158,16 @@ FILES: tuple[PublicFile, ...] = (
         ("yeastphenome*",),
     ),
     PublicFile(
+        "go",
+        "Gene Ontology: annotations of yeast's genes",
+        "sgd.gaf.gz",
+        "https://current.geneontology.org/annotations/sgd.gaf.gz",
+        "https://current.geneontology.org/products/pages/downloads.html",
+        "CC BY 4.0",
+        "The Gene Ontology Consortium, Genetics 224:iyad031 (2023), doi:10.1093/genetics/iyad031",
+        ("sgd.gaf*", "gene_association.sgd*"),
+    ),
+    PublicFile(
         "costanzo2016",
         "Costanzo 2016: digenic interactions (pair-wise format)",
         "costanzo2016_pairwise.zip",

@@ -20,6 +20,7 @@ from knockgraph.sources import (
     collins,
     costanzo,
     cyc2008,
+    go,
     kuzmin,
     sgd,
     string,
@@ -89,8 +90,8 @@ def build_graph(preset: Preset, folder: Path, options: GraphOptions | None = Non
     ``yeast``: regulatory (YEASTRACT), physical (BioGRID), tflink, the six channels of STRING 12.0, metabolism.
     ``yeast-lite``: regulatory, physical, the physical network of STRING 12.0, six channels of STRING 11.5, metabolism.
     ``yeast-clean``: nothing that contains genetic interactions: regulatory, physical, the physical network of STRING
-    12.0 with scores as weights, complex (CYC2008), metabolism, and the feature ``phenotypes`` (YeastPhenome) where its
-    files are in the folder.
+    12.0 with scores as weights, complex (CYC2008), metabolism, and the features ``go`` (Gene Ontology) and
+    ``phenotypes`` (YeastPhenome) where their files are in the folder.
     """
     options = options or GraphOptions()
     wanted = [f for f in chosen([preset]) if options.metabolism or f.name != "yeast-gem"]
@@ -122,7 +123,7 @@ def build_graph(preset: Preset, folder: Path, options: GraphOptions | None = Non
         )
     for channels in (p for name, p in path.items() if name.endswith("-channels")):
         relations |= _channels(channels, resolve, report, options)
-    features = _phenotypes(folder, resolve, report) if preset == "yeast-clean" and options.phenotypes else {}
+    features = _given_features(folder, resolve, report, options.phenotypes) if preset == "yeast-clean" else {}
     metabolism = None
     if options.metabolism:
         metabolism = _metabolism(path["yeast-gem"], genes, report, options.unknown)
@@ -144,13 +145,20 @@ def _channels(path: Path, resolve: NameResolver, report: ImportReport, options: 
     return {f"{prefix}{name}": edges for name, edges in found.items()}
 
 
-def _phenotypes(folder: Path, resolve: NameResolver, report: ImportReport) -> dict[str, Tensor]:
-    """The feature ``phenotypes``, of one table or of the owner's files by paper; none without such a file."""
+def _given_features(
+    folder: Path, resolve: NameResolver, report: ImportReport, with_phenotypes: bool
+) -> dict[str, Tensor]:
+    """``go`` and ``phenotypes``, where their files are; phenotypes of one table or of the owner's files by paper."""
     files = listing(folder)
-    table = locate(files, public_file("yeastphenome").patterns)
-    papers = [table] if table else [f for f in files if fnmatch(f.name.lower(), "*_valuez.txt*")]
-    found = yeastphenome.read_phenotypes(papers, resolve, report)
-    return {} if found is None else {"phenotypes": found}
+    found: dict[str, Tensor | None] = {}
+    terms = locate(files, public_file("go").patterns)
+    if terms:
+        found["go"] = go.read_annotations(terms, resolve, report.file("Gene Ontology", terms))
+    if with_phenotypes:
+        table = locate(files, public_file("yeastphenome").patterns)
+        papers = [table] if table else [f for f in files if fnmatch(f.name.lower(), "*_valuez.txt*")]
+        found["phenotypes"] = yeastphenome.read_phenotypes(papers, resolve, report)
+    return {name: x for name, x in found.items() if x is not None}
 
 
 def read_gene_list(

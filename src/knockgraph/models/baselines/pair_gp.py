@@ -36,7 +36,7 @@ class PairGP(PairModel):
 
     .. math::
         \operatorname{cov}(f_{ij}, f_{kl}) = v (K_{ik} K_{jl} + K_{il} K_{jk}), \qquad
-        K = (1 - a) V |w|^{1.1} V^\top + a\, K_\mathrm{net} \odot (\sigma \sigma^\top)^q + d\, \mathrm{diag}(\sigma^3),
+        K = (1 - a) V |w|^{1.3} V^\top + a\, K_\mathrm{net} \odot (\sigma \sigma^\top)^q + d\, \mathrm{diag}(\sigma^3),
 
     both kernels with mean diagonal 1, :math:`\sigma_i` the root mean square of gene i's residuals over its mean,
     v the variance of R, and an error of variance :math:`s v (\sigma_i \sigma_j)^{0.7}` per measurement. The network

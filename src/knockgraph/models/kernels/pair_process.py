@@ -15,7 +15,7 @@ MOST_STEPS = 40
 _JITTER = 1e-4
 
 
-def profile_kernel(profiles: Tensor, power: float = 1.1) -> Tensor:
+def profile_kernel(profiles: Tensor, power: float = 1.3) -> Tensor:
     r""":math:`K = V |w|^p V^\top` of symmetric profiles :math:`F = V w V^\top`, mean diagonal 1.
 
     With :math:`p = 2` it would be :math:`F F^\top`, the products of profiles; the smaller power trusts the leading
