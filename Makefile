@@ -30,6 +30,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/python -m pip check
 
 # Two processes for two cores; the profiler's tests inject delays and measure them, so they have the machine to themselves.

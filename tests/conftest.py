@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+collect_ignore = ["other_package"]  # it is installed by a test, as somebody else's package would be
+
 # Triton reads this once, when it is imported, and PyG imports it: some other test may do so long before tests/ops.
 if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

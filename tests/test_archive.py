@@ -26,15 +26,16 @@ from knockgraph import (
     PerturbationBatch,
     Screen,
     Split,
+    predict,
     strategies,
 )
+from knockgraph.evaluate import evaluate
 from knockgraph.profile.compare import compared
 from knockgraph.profile.settings import read_profile
+from knockgraph.run import train
 from knockgraph.sources import yeast_gem
-from knockgraph.train import checkpoints, predict
+from knockgraph.train import checkpoints
 from knockgraph.train.config import load
-from knockgraph.train.evaluate import evaluate
-from knockgraph.train.run import train
 
 ARCHIVE = Path(__file__).parent / "archive"
 SPEC = Path(__file__).parents[1] / "docs" / "formats.md"

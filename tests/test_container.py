@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
 from knockgraph import CellGraph, FileFormatError, KnockgraphError, Metabolism, Reaction, Screen, Split, splits
-from knockgraph.container import atomic_write, read_container, write_container
+from knockgraph.container import read_container, write_container
+from knockgraph.files import atomic_write
 
 KIND = "knockgraph.cellgraph"
 NO_DEADLINE = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}

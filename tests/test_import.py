@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,10 +55,23 @@ def test_unknown_name() -> None:
         knockgraph.nonsense  # noqa: B018
 
 
-def test_every_error_is_a_knockgraph_error() -> None:
-    errors = [getattr(knockgraph, name) for name in knockgraph.__all__ if name.endswith("Error")]
-    assert len(errors) >= 12
-    assert all(issubclass(error, knockgraph.KnockgraphError) for error in errors)
+def test_every_error_is_public() -> None:
+    errors = {name for name in knockgraph.__all__ if name.endswith("Error")}
+    assert all(issubclass(getattr(knockgraph, name), knockgraph.KnockgraphError) for name in errors)
+    assert errors == {name for name in vars(knockgraph.errors) if name.endswith("Error")}
+    elsewhere = re.compile(r"^class (\w+)\((\w*Error)\b", re.MULTILINE)
+    folder = Path(knockgraph.__file__).parent
+    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.rglob("*.py") if path.name != "errors.py"}
+    defined = {name: base for text in texts.values() for name, base in elsewhere.findall(text)}
+    assert {name for name, base in defined.items() if base in errors} == set()
+
+
+def test_nothing_else_shows() -> None:
+    """``dir(kg)`` listed ``Any`` and ``import_module``, and ``kg.nn`` was missing until somebody imported it."""
+    program = "import knockgraph as kg; print(*dir(kg)); print(kg.nn.GINConv, kg.models.create, kg.losses.create)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    shown = {name for name in done.stdout.splitlines()[0].split() if not name.startswith("__")}
+    assert shown == set(knockgraph.__all__)
 
 
 @pytest.mark.parametrize("statement", ["import knockgraph", "import knockgraph.cli"])

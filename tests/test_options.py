@@ -1,14 +1,12 @@
 """Options are checked against the signature of what they belong to."""
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any, Literal
 
 import pytest
 
-from knockgraph import losses, models, strategies
+from knockgraph import registry
 from knockgraph.errors import KnockgraphError
-from knockgraph.models import baselines
 from knockgraph.options import check_options, fits, in_words
 
 
@@ -35,11 +33,8 @@ def test_what_fits_a_type(hint: Any, good: list[Any], bad: list[Any]) -> None:
 
 def test_every_class_chosen_by_name_says_its_types() -> None:
     """A class whose annotations cannot be read would take any value."""
-    kinds = [getattr(import_module(f"knockgraph.models.{m}"), k) for m, k in models._CLASSES.values()]
-    kinds += [getattr(import_module(f"knockgraph.losses.{m}"), k) for m, k in losses._CLASSES.values()]
-    names = strategies._CLASSES.items()
-    kinds += [getattr(import_module(f"knockgraph.strategies.{n.replace('-', '_')}"), k) for n, k in names]
-    kinds += list(baselines._CLASSES.values())
+    chosen = ("model", "loss", "strategy", "baseline")
+    kinds = [registry.find(kind, name) for kind in chosen for name in registry.BUILT_IN[kind]]
     for kind in kinds:
         with pytest.raises(KnockgraphError, match="it has"):
             check_options("it", kind, {"no such option": 1}, KnockgraphError)

@@ -17,7 +17,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if source == "index.md":
         markdown = front_page((ROOT / "README.md").read_text(encoding="utf-8"))
     elif source in ("contributing.md", "changelog.md"):
-        markdown = (ROOT / source.upper().replace(".MD", ".md")).read_text(encoding="utf-8")
+        markdown = (ROOT / source.upper().replace(".MD", ".md")).read_text(encoding="utf-8").replace("](docs/", "](")
     return TAG.sub(r"```\1", markdown)
 
 

@@ -1,4 +1,7 @@
-"""Graph neural networks on gene-deletion experiments: one shared cell graph, many masked copies of it."""
+"""Graph neural networks on gene-deletion experiments: one shared cell graph, many masked copies of it.
+
+What ``__all__`` names is public and stays; so does what its modules name in theirs (docs/stability.md).
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from knockgraph.errors import (
+    BaselineError,
+    BatchTooLargeError,
+    ConfigError,
+    DownloadError,
     FileFormatError,
     GeneListMismatchError,
     GraphError,
     KnockgraphError,
     LabelError,
+    LossError,
+    MissingPackageError,
     MissingPointerError,
     ModelError,
+    NotFiniteError,
     NotPreparedError,
     PerturbationError,
+    RegistryError,
     ScreenError,
+    SourceError,
     SplitError,
     StrategyError,
+    TrainingStoppedError,
     UnknownGeneError,
+    WindowError,
 )
+from knockgraph.registry import register
 
 if TYPE_CHECKING:
-    from knockgraph import ops, strategies
+    from knockgraph import losses, models, nn, ops, strategies
     from knockgraph.graph import CellGraph, GeneNames, Metabolism, Reaction, Relation
     from knockgraph.screen import (
         BoundScreen,
@@ -41,7 +56,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Imported when first used: torch takes a second or two, and help, completion and --version do without it.
-_MODULES = ("ops", "strategies")
+_MODULES = ("losses", "models", "nn", "ops", "strategies")
 _LATE = {
     **dict.fromkeys(("CellGraph", "GeneNames", "Metabolism", "Reaction", "Relation"), "graph"),
     **dict.fromkeys(("BoundScreen", "LabelTransform", "PerturbationBatch"), "screen"),
@@ -53,8 +68,12 @@ _LATE = {
 }
 
 __all__ = [
+    "BaselineError",
+    "BatchTooLargeError",
     "BoundScreen",
     "CellGraph",
+    "ConfigError",
+    "DownloadError",
     "FileFormatError",
     "GeneListMismatchError",
     "GeneNames",
@@ -62,26 +81,37 @@ __all__ = [
     "KnockgraphError",
     "LabelError",
     "LabelTransform",
+    "LossError",
     "Metabolism",
+    "MissingPackageError",
     "MissingPointerError",
     "ModelError",
+    "NotFiniteError",
     "NotPreparedError",
     "PerturbationBatch",
     "PerturbationDataset",
     "PerturbationError",
     "PerturbedGraphs",
     "Reaction",
+    "RegistryError",
     "Relation",
     "Screen",
     "ScreenError",
     "ScreenLoader",
+    "SourceError",
     "Split",
     "SplitError",
     "StrategyError",
+    "TrainingStoppedError",
     "UnknownGeneError",
+    "WindowError",
     "demo_cell",
     "demo_screen",
+    "losses",
+    "models",
+    "nn",
     "ops",
+    "register",
     "splits",
     "strategies",
     "yeast_scale_cell",
@@ -99,4 +129,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -14,14 +14,10 @@ On load every digest is checked; an error names the file and the damaged record.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
-import stat
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from knockgraph.errors import FileFormatError, KnockgraphError
+from knockgraph.errors import FileFormatError
+from knockgraph.files import atomic_write, reason
 
 
 @dataclass(frozen=True)
@@ -40,91 +37,6 @@ class Contents:
     tensors: dict[str, Tensor]
     content_hash: str
     version: int
-
-
-@contextlib.contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path in the same folder; on success it is synced and renamed to ``path``, else removed.
-
-    What ``path`` links to is replaced, not the link. A device, a pipe or a socket is written to.
-    """
-    target = _target(path)
-    part = _part(target)
-    try:
-        yield part
-        if _is_special(target):
-            with part.open("rb") as written, target.open("ab") as sink:
-                shutil.copyfileobj(written, sink)
-            part.unlink()
-            return
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        part.chmod(0o666 & ~umask)  # mkstemp's 0600 is for secrets; this is an ordinary file
-        part.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise KnockgraphError(f"cannot write {target}: {_reason(error, target)}") from error
-        raise
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a file that :func:`atomic_write` cannot write, before there is anything to write."""
-    target = _target(path)
-    if _is_special(target) and not os.access(target, os.W_OK):
-        raise KnockgraphError(f"cannot write {target}: permission denied")
-    _part(target).unlink()
-
-
-def check_folder(path: str | os.PathLike[str]) -> None:
-    """Refuse a folder that cannot be made, or written into, before there is anything to write."""
-    place = Path(os.path.abspath(path))
-    while not os.path.lexists(place):
-        place = place.parent
-    if not os.path.isdir(place):
-        raise KnockgraphError(f"cannot use {place}: it is a file, not a folder; choose another place")
-    try:
-        handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=place)
-    except OSError as error:
-        raise KnockgraphError(f"cannot use {path}: {str(error.strerror).lower()}; choose another place") from error
-    os.close(handle)
-    os.unlink(name)
-
-
-def _target(path: str | os.PathLike[str]) -> Path:
-    """Where to write: the end of a symbolic link, except for the standard streams, which are links, too."""
-    target = Path(path)
-    if os.path.isdir(target):  # unlike Path.is_dir, it never raises
-        raise KnockgraphError(f"cannot write {target}: it is a folder; give a file name")
-    return target if _is_special(target) or not os.path.islink(target) else Path(os.path.realpath(target))
-
-
-def _is_special(target: Path) -> bool:
-    """Whether a file is there that must not be replaced: a device, a pipe, a socket, an open stream."""
-    if os.path.abspath(target).startswith(("/dev/std", "/dev/fd/", "/proc/")):
-        return True
-    try:
-        return not stat.S_ISREG(os.stat(target).st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def _part(target: Path) -> Path:
-    """An empty file for what will be ``target``: beside it, so that it can be renamed."""
-    folder = None if _is_special(target) else target.parent
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=folder)
-    except OSError as error:
-        raise KnockgraphError(f"cannot write {target}: {_reason(error, target)}") from error
-    os.close(handle)
-    return Path(name)
 
 
 def write_container(
@@ -200,7 +112,7 @@ def read_container(
             "build it again or copy it again from its origin"
         ) from error
     except OSError as error:
-        raise FileFormatError(f"cannot read {source}: {_reason(error, source)}") from error
+        raise FileFormatError(f"cannot read {source}: {reason(error, source)}") from error
     try:
         digests: dict[str, str] = json.loads(metadata["digests"])
         document = json.loads(metadata["document"])
@@ -252,11 +164,3 @@ def _digest(tensor: Tensor) -> str:
 def _content_hash(kind: str, version: int, document: str, digests: Mapping[str, str]) -> str:
     text = json.dumps([kind, version, document, sorted(digests.items())])
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _reason(error: OSError, path: Path) -> str:
-    if os.path.isfile(path.parent):
-        return f"{path.parent} is a file, not a folder; give another path"
-    if not os.path.isdir(path.parent):
-        return f"the folder {path.parent} does not exist; create it first"
-    return (error.strerror or str(error)).lower()

@@ -82,3 +82,47 @@ class StrategyError(KnockgraphError, ValueError):
 
 class ModelError(KnockgraphError, ValueError):
     """A model or layer was given an option, or perturbed graphs, that it cannot work with."""
+
+
+class LossError(KnockgraphError, ValueError):
+    """A loss was given an option, a prediction or a target that it does not allow."""
+
+
+class BaselineError(KnockgraphError, ValueError):
+    """A baseline was given an option or rows that it does not allow, or was asked before it was fitted."""
+
+
+class MissingPackageError(BaselineError):
+    """A baseline needs a package that is not installed."""
+
+
+class SourceError(KnockgraphError, ValueError):
+    """A source was asked for what it does not have: a graph, a screen, an option."""
+
+
+class DownloadError(KnockgraphError, OSError):
+    """A file could not be fetched, or is not what it should be."""
+
+
+class RegistryError(KnockgraphError, ValueError):
+    """A name cannot be registered: it is taken, or what it stands for is of the wrong kind."""
+
+
+class ConfigError(KnockgraphError, ValueError):
+    """The configuration does not fit the schema."""
+
+
+class WindowError(KnockgraphError, ValueError):
+    """The run is too short for the steps that are to be recorded."""
+
+
+class BatchTooLargeError(KnockgraphError):
+    """A batch does not fit into the memory."""
+
+
+class NotFiniteError(KnockgraphError, ArithmeticError):
+    """The training has diverged: a loss or a weight is NaN or infinite."""
+
+
+class TrainingStoppedError(KnockgraphError, RuntimeError):
+    """Something outside of the model ended a training."""

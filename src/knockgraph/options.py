@@ -13,6 +13,7 @@ from typing import Any
 from knockgraph.errors import KnockgraphError
 
 _NOT_OPTIONS = ("self", "graph")
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def check_options(what: str, kind: type, options: Mapping[str, Any], error: type[KnockgraphError]) -> None:
@@ -24,24 +25,34 @@ def check_options(what: str, kind: type, options: Mapping[str, Any], error: type
         options: Name → value.
         error: What is raised.
     """
-    known = [name for name in inspect.signature(kind).parameters if name not in _NOT_OPTIONS]
-    hints = typing.get_type_hints(inspect.getattr_static(kind, "__init__"))
+    parameters = inspect.signature(kind).parameters
+    known = [name for name, p in parameters.items() if name not in _NOT_OPTIONS and p.kind not in _ANY]
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    hints = _hints(kind)
     for name, value in options.items():
-        if name not in known:
+        if name not in known and not takes_any:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise error(f"{what} has no option {name!r}{did_you_mean(name, known)}; {has}")
         if not fits(value, hints.get(name, Any)):
             raise error(f"{what}: the option {name} is {value!r}, but {in_words(hints[name])} is needed")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of the options; none where a signature names types that are not imported at run time."""
+    try:
+        return typing.get_type_hints(inspect.getattr_static(kind, "__init__"))
+    except NameError:
+        return {}
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
     """`` (did you mean …?)`` for a name that is nearly one of those known; else blank.
 
     >>> did_you_mean("chanels", ["channels", "layers"])
     " (did you mean 'channels'?)"
     """
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    close = difflib.get_close_matches(name, list(known), n=most)
+    return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
 
 
 def fits(value: Any, hint: Any) -> bool:

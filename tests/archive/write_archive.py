@@ -85,8 +85,8 @@ def write_reactions(path: Path) -> None:
 
 def write_run(folder: Path) -> None:
     """A run directory as it is after thirty epochs, with the files it was made from beside it."""
+    from knockgraph.run import train
     from knockgraph.train.config import compose
-    from knockgraph.train.run import train
 
     folder.mkdir()
     before = Path.cwd()

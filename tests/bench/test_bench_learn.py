@@ -18,10 +18,10 @@ from knockgraph.cli import app
 from knockgraph.errors import KnockgraphError
 from knockgraph.models.toy import AdditiveModel
 from knockgraph.report import learn as report_learn
+from knockgraph.run import train
 from knockgraph.train import checkpoints
 from knockgraph.train.config import compose
 from knockgraph.train.plain_config import compose_plain
-from knockgraph.train.run import train
 from knockgraph.train.task import Task
 
 ADDITIVE = {"learner": Variant(("model=additive",))}
@@ -52,11 +52,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert own["parameters"] == 361
     assert found["mean"]["test"]["pearson"] is None
     assert found["zero"]["to_goal"] is None  # a constant has no correlation
-    assert "conv='foo' is not known" in found["bad"]["skipped"]
+    assert "there is no convolution 'foo'" in found["bad"]["skipped"]
     assert report["conditions"]["experiments"] == {"train": 160, "val": 20, "test": 20, "validated": 20}
     lines = shown.output.splitlines()
     assert any(line.startswith("own [1] ") for line in lines)
-    assert any(line.startswith("bad: skipped: conv='foo'") for line in lines)
+    assert any(line.startswith("bad: skipped: there is no convolution 'foo'") for line in lines)
     assert "own [1] is first to a validation Pearson of -1.000: 4 steps" in shown.output
     assert "wins with a test Pearson of" in shown.output
     page = (tmp_path / "l.html").read_text()
@@ -125,7 +125,7 @@ def test_classes() -> None:
         (["--variant", "open: 'model=hetero"], "cannot be read: No closing quotation"),
         (["--variant", "a: model=hetero", "--variant", "a: model=dango"], "two lines named 'a'"),
         (["--only", "magic"], "there is no variant 'magic' to train; use hetero, hetero-small, dango"),
-        (["--baseline", "magic"], "there is no baseline 'magic'; use mean, additive"),
+        (["--baseline", "magic"], "there is no baseline 'magic'; use one of mean, additive"),
         (["--variant", "a: model=additive data.split.seed=1"], "the variant 'a' changes data.split, but"),
         (["--variant", "a: model=additive optimizer.rate=1"], "the variant 'a': "),
         (["--variant", "a: model=additive trainer.devices=2"], "on one device"),
@@ -141,7 +141,7 @@ def test_refused_before_anything_is_done(words: list[str], message: str) -> None
 def test_nothing_could_be_trained() -> None:
     words = ["bench", "learn", "--experiments", "50", "--baseline", "mean"]
     shown = CliRunner().invoke(app, [*words, "--variant", "bad: model=hetero-small model.options.conv=foo"])
-    assert str(shown.exception).startswith("no variant could be trained; bad: conv='foo' is not known")
+    assert str(shown.exception).startswith("no variant could be trained; bad: there is no convolution 'foo'")
 
 
 def test_every_variant_is_one() -> None:

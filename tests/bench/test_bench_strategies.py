@@ -67,7 +67,7 @@ def test_only_and_unknown() -> None:
     made = bench_strategies(CASE.graph, CASE.batch, channels=2, repeats=1, only=["node-mask"], dtype=torch.float64)
     assert [r["name"] for r in made["results"]] == ["node-mask"]
     assert "layer_relative_to_lazy_mask" not in made["results"][0]  # nothing to relate it to
-    with pytest.raises(kg.KnockgraphError, match=r"no strategy 'nodemask' to measure; use .*node-mask"):
+    with pytest.raises(kg.KnockgraphError, match=r"no strategy 'nodemask' .did you mean 'node-mask'"):
         bench_strategies(CASE.graph, CASE.batch, only=["nodemask"])
 
 
@@ -128,7 +128,7 @@ def test_command_line_errors(tmp_path: Path) -> None:
     arguments = [*command, "bench", "strategies", "--only", "nodemask", "--repeats", "1"]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
-    assert "no strategy 'nodemask' to measure" in done.stderr
+    assert "no strategy 'nodemask'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import knockgraph as kg
-from knockgraph.report import page
+from knockgraph.html import page
 
 Command = Callable[..., tuple[str, str]]
 TAG = "<img src=x onerror=alert(1)>"

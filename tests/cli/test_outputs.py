@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from knockgraph import cli
-from knockgraph.container import atomic_write, check_folder, check_writable
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import atomic_write, check_folder, check_writable
 
 Command = Callable[..., tuple[str, str]]
 

@@ -21,10 +21,8 @@ from hypothesis import strategies as st
 
 from knockgraph import CellGraph, Metabolism, PerturbationBatch, Reaction, Screen, Split, splits
 from knockgraph.graph import GeneNames
+from knockgraph.predict import read_names
 from knockgraph.profile.settings import read_profile
-from knockgraph.profile.trace_categories import Categories
-from knockgraph.profile.trace_summary import summarize_file
-from knockgraph.report.training import curves
 from knockgraph.sources import (
     biogrid,
     collins,
@@ -42,8 +40,10 @@ from knockgraph.sources import (
 from knockgraph.sources.names import AsWritten, NameResolver
 from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.strategies import create
+from knockgraph.traces.categories import Categories
+from knockgraph.traces.summary import summarize_file
 from knockgraph.train import checkpoints, config, metrics_file, plain_config
-from knockgraph.train.predict import read_names
+from knockgraph.train.metrics_file import curves
 
 # ── what happens to bytes ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from knockgraph import KnockgraphError
-from knockgraph.train.config import Config, ConfigError, compose
+from knockgraph.errors import ConfigError
+from knockgraph.train.config import compose
 from knockgraph.train.plain_config import compose_plain
+from knockgraph.train.schema import Config
 
 GROWTH = 256  # MB that the process may take more than with the sound file
 # A reader that hangs is a failure; the first examples also import things.

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser, Tab, chromium
+from trace_cases import header, training, write
 from training_runs import LEAST, Started
 
 import knockgraph as kg
-
-sys.path.append(str(Path(__file__).parents[1] / "profile"))
-from trace_cases import header, training, write
 
 pytestmark = pytest.mark.skipif(
     chromium() is None, reason="no Chromium: install it (Debian: chromium), or name it in KNOCKGRAPH_CHROMIUM"

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from knockgraph import losses
-from knockgraph.losses.gather import gather_rows, shares
+from knockgraph.losses.gather import gather_with_gradient
 from knockgraph.models.model import Prediction
 from knockgraph.screen import EpochOrder
+from knockgraph.screen.order import shares
 
 WORLD = 2
 CAPACITY = 4
@@ -86,10 +87,10 @@ def worker(rank: int, directory: str) -> None:
 
     # What the function itself does, with no rows on one rank, and on both.
     rows = torch.full((3 * rank, 2), 1.0 + rank, requires_grad=True)
-    gathered = gather_rows(rows, [0, 3], rank)
+    gathered = gather_with_gradient(rows, [0, 3], rank)
     (gathered.sum() * 5).backward()
     out["rows"], out["rows_gradient"] = gathered.detach().numpy(), rows.grad.numpy()
-    out["nothing"] = gather_rows(torch.zeros(0, 2), [0, 0], rank).numpy()
+    out["nothing"] = gather_with_gradient(torch.zeros(0, 2), [0, 0], rank).numpy()
 
     # Errors come before the collective, so that no rank waits for the other.
     texts = []

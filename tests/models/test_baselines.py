@@ -296,7 +296,7 @@ def test_ceiling_errors() -> None:
 
 def test_errors() -> None:
     bound = screen()
-    with pytest.raises(BaselineError, match="there is no baseline 'median'; use one of mean, additive, ridge-pairs"):
+    with pytest.raises(BaselineError, match=r"'median' \(did you mean 'mean'\?\); use one of mean, additive, ridge"):
         baselines.create("median")
     with pytest.raises(BaselineError, match="the baseline additive has no option 'rank'; it has ridge"):
         baselines.create("additive", rank=3)

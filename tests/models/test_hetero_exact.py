@@ -114,7 +114,13 @@ def test_genes_can_be_told_apart_after_three_layers_of_many_neighbours(aggregati
     for residual in (True, False):
         torch.manual_seed(0)
         model = kg.models.create(
-            "hetero", graph, preset="reference", channels=32, aggregation=aggregation, residual=residual
+            "hetero",
+            graph,
+            preset="reference",
+            channels=32,
+            aggregation=aggregation,
+            residual=residual,
+            input_norm=True,
         )
         with torch.no_grad():
             states, _ = model.states(view)  # type: ignore[operator]
@@ -198,3 +204,14 @@ def test_the_local_predictor_sees_the_wild_type() -> None:
     states, _ = model.states(strategy(batch.only_wild_type()))  # type: ignore[operator]
     local = model.local_predictor(states[:, 0], batch)  # type: ignore[operator]
     assert_same(both, (predict(alone, strategy, batch).values + local) / 2, 1e-10)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_the_input_is_normalised_only_without_a_residual_path_unless_told(residual: bool) -> None:
+    graph = kg.demo_cell()
+    for input_norm in (None, True, False):
+        torch.manual_seed(0)
+        model = kg.models.create("hetero", graph, channels=16, residual=residual, input_norm=input_norm)
+        length = model.input().square().mean(1)  # type: ignore[operator, union-attr]
+        normalised = not residual if input_norm is None else input_norm
+        assert bool(length.min() > 0.5) == normalised

@@ -191,13 +191,14 @@ def test_the_reference_preset_is_the_one_of_the_specification() -> None:
     assert parameters["layers.0.conv.mlp.6.weight"].shape == (3, 64, 64)
     assert "layers.0.conv.mlp.8.weight" not in parameters
     assert parameters["layers.2.aggregation.weight_out"].shape == (6, 32, 64)
-    assert parameters["gate.0.weight"].shape[1] == 2
+    assert parameters["local_predictor.mlp.0.weight"].shape == (256, 3 * 64)
+    assert all(layer.residual for layer in model.layers)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"conv": "gat"}, "conv='gat' is not known to the hetero model; use one of gin, sage, gcn, gatv2"),
+        ({"conv": "gat"}, "there is no convolution 'gat'.*; use one of gin, sage, gcn, gatv2"),
         ({"aggregation": "max"}, "aggregation='max'"),
         ({"activation": "tanh"}, "activation='tanh'"),
         ({"combine": "product"}, "combine='product'"),

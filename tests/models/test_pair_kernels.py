@@ -11,7 +11,7 @@ from numpy.random import default_rng
 from scipy.stats import pearsonr
 
 from knockgraph import BoundScreen, CellGraph, Screen
-from knockgraph.errors import ModelError
+from knockgraph.errors import LabelError, ModelError
 from knockgraph.graph import Relation
 from knockgraph.models import baselines
 from knockgraph.models.baselines import BaselineError
@@ -250,7 +250,7 @@ def test_settings_are_chosen_by_the_validation_part_alone() -> None:
     rest = rows[1000:]
     torch.testing.assert_close(again.predict(screen, rest), chosen.predict(screen, rest))  # no label of val was fitted
     assert correlation(chosen, screen, val) >= correlation(default, screen, val)
-    with pytest.raises(baselines.baseline.LabelError, match="validation label 0 is nan"):
+    with pytest.raises(LabelError, match="validation label 0 is nan"):
         fit(screen, train, screen.values[train], (val, torch.full((200, 1), float("nan"))))
 
 

@@ -163,7 +163,7 @@ def test_many_blocks(monkeypatch, relative):
 
 
 def test_offsets_beyond_32_bits_use_the_wide_form(monkeypatch, relative):
-    triton = pytest.importorskip("knockgraph.ops._attention_triton", exc_type=ImportError)
+    triton = pytest.importorskip("knockgraph.ops.triton.attention", exc_type=ImportError)
     monkeypatch.setattr(triton, "_INT32_MAX", 0)
     check(CASES["three-heads"], torch.float64, "triton", DEVICE, relative)
 

@@ -9,9 +9,9 @@ import torch
 from knockgraph import ops
 from knockgraph.errors import GraphError, StrategyError
 from knockgraph.ops import operator as operator_module
-from knockgraph.ops._backends import resolve_backend
-from knockgraph.ops._split_sum_op import split_sum
+from knockgraph.ops.backends.choice import resolve_backend
 from knockgraph.ops.operator import CsrTable
+from knockgraph.ops.split_sum import split_sum
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 BACKENDS = ("cpu", "torch")
@@ -64,8 +64,8 @@ def test_factors_on_both_sides(backend, cases, relative):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_many_column_blocks_and_panels(backend, cases, relative, monkeypatch):
-    monkeypatch.setattr("knockgraph.ops._spmm_cpu._BLOCK_COLUMNS", 8)
-    monkeypatch.setattr("knockgraph.ops._spmm_torch._MESSAGE_BYTES", 2000)
+    monkeypatch.setattr("knockgraph.ops.backends.spmm_cpu._BLOCK_COLUMNS", 8)
+    monkeypatch.setattr("knockgraph.ops.backends.spmm_torch._MESSAGE_BYTES", 2000)
     case = cases["stacked"]
     for reduce in REDUCTIONS:
         x = case.features().requires_grad_()
@@ -308,9 +308,9 @@ def test_backend_by_device_and_installation(monkeypatch):
     cuda = torch.device("cuda")
     assert resolve_backend("auto", torch.device("cpu")) == "cpu"
     assert resolve_backend("auto", torch.device("meta")) == "torch"
-    monkeypatch.setattr("knockgraph.ops._backends._HAS_TRITON", True)
+    monkeypatch.setattr("knockgraph.ops.backends.choice._HAS_TRITON", True)
     assert resolve_backend("auto", cuda, sums=False) == "triton"
-    monkeypatch.setattr("knockgraph.ops._backends._HAS_TRITON", False)
+    monkeypatch.setattr("knockgraph.ops.backends.choice._HAS_TRITON", False)
     assert resolve_backend("auto", cuda) == "cusparse"
     assert resolve_backend("auto", cuda, sums=False) == "torch"
     with pytest.raises(StrategyError, match="needs the package triton"):

@@ -42,7 +42,7 @@ def test_rows_longer_than_a_tile(check_spmm, dense_case):
 
 
 def test_offsets_beyond_32_bits_use_the_wide_form(check_spmm, cases, monkeypatch):
-    monkeypatch.setattr("knockgraph.ops._spmm_triton._INT32_MAX", 0)
+    monkeypatch.setattr("knockgraph.ops.triton.spmm._INT32_MAX", 0)
     check_spmm(cases["stacked"], "triton", torch.float64, "sum", device=DEVICE)
 
 

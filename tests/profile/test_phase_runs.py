@@ -13,11 +13,12 @@ from training_runs import Started, config
 
 from test_ddp import OPTIONS, TWO, free_port  # isort: skip
 
+from knockgraph import phases
 from knockgraph.errors import KnockgraphError
-from knockgraph.profile import phases
+from knockgraph.profile.compare import localised
 from knockgraph.profile.measure import Workbench
-from knockgraph.profile.runs import describe, localised, profile_run
-from knockgraph.train.config import Config
+from knockgraph.profile.runs import describe, profile_run
+from knockgraph.train.schema import Config
 
 STEPS, WARMUP = 6, 2
 SMALL = ["data.experiments=300", "loader.batch_size=16", "trainer.log_every_n_steps=1"]
@@ -96,7 +97,7 @@ def test_the_three_runs() -> None:
     assert set(result["runs"]) >= {"full", "empty", "model-only"}
     for run in result["runs"].values():
         adds_up(run, STEPS)
-    found = localised(result)
+    found = localised(result["runs"])
     assert found is not None
     assert found["empty"] + found["model"] + found["unexplained"] == pytest.approx(found["full"])
     assert 0 < found["empty"] < found["full"]
@@ -124,7 +125,7 @@ def test_the_empty_run_leaves_the_model_out(monkeypatch: pytest.MonkeyPatch) -> 
     trained = WARMUP + STEPS + 1
     for name, naps in (("full", sleep.naps[:trained]), ("model-only", sleep.naps[trained : 2 * trained])):
         assert runs[name]["phases"][phases.FORWARD] == pytest.approx(sum(naps[WARMUP : WARMUP + STEPS]), rel=0.05)
-    found = localised(result)
+    found = localised(result["runs"])
     assert found is not None
     assert found["model"] == pytest.approx(DELAY, rel=0.25)
     assert abs(found["unexplained"]) < 0.2 * found["full"]

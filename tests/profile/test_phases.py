@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knockgraph.profile import phases
-from knockgraph.profile.phases import BACKWARD, FORWARD, LOSS, MASKS, REMAINDER, SYNC, PhaseClock, phase, running
+from knockgraph import phases
+from knockgraph.phases import BACKWARD, FORWARD, LOSS, MASKS, REMAINDER, SYNC, PhaseClock, phase, running
 
 
 class Hand:

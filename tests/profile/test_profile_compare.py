@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_runs import config
 
-from knockgraph.errors import FileFormatError, KnockgraphError
-from knockgraph.profile import explain, phases
-from knockgraph.profile.compare import compared, decomposed, differences, halfway, phase_differences
-from knockgraph.profile.runs import localised, times
+from knockgraph import phases
+from knockgraph.errors import ConfigError, FileFormatError, KnockgraphError
+from knockgraph.profile import explain
+from knockgraph.profile.compare import compared, decomposed, differences, halfway, localised, phase_differences, times
 from knockgraph.profile.settings import setting, words
-from knockgraph.train.config import ConfigError, compose, dump
+from knockgraph.train.config import compose, dump
 
 
 def profile(
@@ -134,15 +134,15 @@ def test_the_device_clock_explains_where_there_is_one() -> None:
 
 def test_full_is_empty_and_model_and_the_rest() -> None:
     result = profile(spent={phases.FORWARD: 0.5, phases.BACKWARD: 0.4, phases.OPTIMIZER: 0.1, phases.WAIT: 0.2})
-    assert localised(result) is None
+    assert localised(result["runs"]) is None
     empty = profile(spent={phases.LOSS: 0.01, phases.OPTIMIZER: 0.1, phases.WAIT: 0.2})
     alone = profile(spent={phases.FORWARD: 0.45, phases.BACKWARD: 0.36, phases.OPTIMIZER: 0.1})
     result["runs"] |= {"empty": empty["runs"]["full"], "model-only": alone["runs"]["full"]}
-    found = localised(result)
+    found = localised(result["runs"])
     assert found is not None
     assert found == pytest.approx({"full": 0.12, "empty": 0.031, "model": 0.080, "unexplained": 0.009})
     result["runs"]["full again"] = {**result["runs"]["full"], "seconds_per_step": 0.10}
-    assert localised(result)["full"] == pytest.approx(0.11)  # type: ignore[index]
+    assert localised(result["runs"])["full"] == pytest.approx(0.11)  # type: ignore[index]
     assert "took 100 ms a step (-17%)" in explain.summary(result)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from training_runs import config
 
-from knockgraph.profile import phases
+from knockgraph import phases
 from knockgraph.profile.measure import Workbench
 from knockgraph.profile.window import Window, WindowError, steps_per_epoch
-from knockgraph.train.run import train
+from knockgraph.run import train
 
 # 64 training samples, 4 steps per epoch.
 ENOUGH = Window(2, 1, 3)

@@ -85,6 +85,16 @@ def test_seeds_differ(kind):
     assert len({tuple(MAKERS[kind](screen, seed=seed)["test"].tolist()) for seed in range(5)}) == 5
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+def test_by_kind(kind):
+    screen = triple_screen(120)
+    made, named = MAKERS[kind](screen, seed=3), splits.by_kind(screen, kind, unseen="any", held_out=0.2, seed=3)
+    assert named.about == made.about
+    assert [named[part].tolist() for part in named.parts] == [made[part].tolist() for part in made.parts]
+    with pytest.raises(SplitError, match=r"no split .odd.; use random, source, genotype, unseen-genes or k-fold"):
+        splits.by_kind(screen, "odd")
+
+
 @given(st.integers(10, 120), st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.25, 0.25), (0.34, 0.33, 0.33)]))
 @examples
 def test_random_fractions(n, fractions):

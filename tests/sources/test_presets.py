@@ -370,7 +370,7 @@ def test_without_a_folder_the_files_are_fetched(folder: Path, tmp_path: Path, mo
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
-    from knockgraph.cli.graph import GraphPreset, _build_yeast
+    from knockgraph.cli.graph import _build
     from knockgraph.sources import catalogue
     from knockgraph.sources.folder import gather
 
@@ -389,7 +389,7 @@ def test_without_a_folder_the_files_are_fetched(folder: Path, tmp_path: Path, mo
     ]
     monkeypatch.setattr(catalogue, "FILES", tuple(files))
     try:
-        graph, _ = _build_yeast(GraphPreset.yeast, None, GraphOptions())
+        graph, _ = _build("yeast", None, GraphOptions())
         assert graph == build_graph("yeast", folder)[0]
         kept = tmp_path / "cache" / "downloads"
         assert len(list(kept.iterdir())) == 7  # six files and the list of them
@@ -397,5 +397,5 @@ def test_without_a_folder_the_files_are_fetched(folder: Path, tmp_path: Path, mo
         server.shutdown()
         server.server_close()
         thread.join()
-    again, _ = _build_yeast(GraphPreset.yeast, None, GraphOptions())  # from what is there
+    again, _ = _build("yeast", None, GraphOptions())  # from what is there
     assert again == graph

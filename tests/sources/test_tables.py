@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from knockgraph import CellGraph, FileFormatError, GraphError, KnockgraphError, Screen, ScreenError, UnknownGeneError
-from knockgraph.screen import parquet
 from knockgraph.sources import delimited as delimited_file
 from knockgraph.sources import table_blocks
 from knockgraph.sources.report import ImportReport
@@ -430,7 +429,7 @@ def test_a_table_that_unpacks_without_end_is_refused(
 
 
 def test_a_parquet_file_of_more_rows_than_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_FREE_ROWS", 1 << 10)
+    monkeypatch.setattr("knockgraph.arrow._FREE_ROWS", 1 << 10)
     constant = pa.table({"genotype": pa.array(["A"]).take(pa.array([0] * 100_000)), "fitness": pa.nulls(100_000)})
     pq.write_table(constant, tmp_path / "s.parquet", compression="zstd")
     with pytest.raises(FileFormatError, match=r"s.parquet has 100,000 rows in [\d,]+ bytes"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from training_runs import config
 
-from knockgraph.train.run import train
+from knockgraph.run import train
 
 torch.set_num_threads(1)  # the models are tiny and the cores are shared
 

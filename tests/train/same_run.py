@@ -13,7 +13,6 @@ import yaml
 from knockgraph import CellGraph
 from knockgraph.screen import Split
 from knockgraph.train import checkpoints
-from knockgraph.train.task import fingerprint
 
 TIMES = ("train/it_per_s", "train/samples_per_s")
 
@@ -48,7 +47,7 @@ def _read(path: Path) -> Any:
     if path.name == "config.yaml":
         return {**yaml.safe_load(path.read_text()), "run_dir": None}
     if path.suffix == ".cellgraph":  # equal graphs may order the keys of the header differently
-        return fingerprint(CellGraph.load(path))
+        return CellGraph.load(path).fingerprint()
     if path.suffix == ".split":
         return {part: rows.tolist() for part, rows in Split.load(path).parts.items()}
     if path.suffix in (".html", ".svg", ".mdb") or path.name == ".lock":  # times, dates, page numbers

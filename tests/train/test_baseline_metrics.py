@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from knockgraph import KnockgraphError
+from knockgraph.evaluate import compare_baselines
 from knockgraph.models.baselines.boosting import Boosting, MissingPackageError
 from knockgraph.train.config import compose
-from knockgraph.train.evaluate import compare_baselines
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert found["split"]["kind"] == "genotype"
     done = subprocess.run([*call, "--only", "magic"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
-    assert "there is no baseline 'magic'; use mean, additive" in done.stderr
+    assert "there is no baseline 'magic'; use one of mean, additive" in done.stderr
 
 
 def test_a_missing_package_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

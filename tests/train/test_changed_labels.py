@@ -8,7 +8,7 @@ import pytest
 from training_runs import LEAST, config
 
 import knockgraph as kg
-from knockgraph.train.run import train
+from knockgraph.run import train
 
 Command = Callable[..., tuple[str, str]]
 

@@ -20,9 +20,9 @@ from training_runs import LEAST, config, run, weights
 
 import knockgraph as kg
 from knockgraph.container import write_container
+from knockgraph.run import train
 from knockgraph.train import checkpoints
 from knockgraph.train.checkpoints import LAST, PREVIOUS, load, newest_valid, save
-from knockgraph.train.run import train
 
 DTYPES = [
     torch.float64,

@@ -11,11 +11,12 @@ from training_runs import LEAST, QUIET, config
 
 import knockgraph as kg
 from knockgraph import losses, models
+from knockgraph.errors import ConfigError
+from knockgraph.run import train
 from knockgraph.screen import LabelTransform
-from knockgraph.train.config import ConfigError
 from knockgraph.train.empty import NO_BACKWARD
 from knockgraph.train.plain_config import compose_plain
-from knockgraph.train.run import make_task, train
+from knockgraph.train.run import make_task
 from knockgraph.train.task import Task
 
 from test_ddp import start  # isort: skip

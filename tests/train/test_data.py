@@ -9,7 +9,7 @@ import torch
 from training_runs import config
 
 import knockgraph as kg
-from knockgraph.train.config import ConfigError
+from knockgraph.errors import ConfigError
 from knockgraph.train.data import TrainingData, load_graph, make_split, of_screen
 
 

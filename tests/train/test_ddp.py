@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from training_runs import QUIET, Started, close, config, environment, same, saved_step, wait_for_steps, weights
 
-from knockgraph.report.training import curves
+from knockgraph.errors import ConfigError
+from knockgraph.run import train
 from knockgraph.train import run as run_module
 from knockgraph.train.checkpoints import LAST, load
-from knockgraph.train.config import ConfigError
 from knockgraph.train.data import TrainingData
-from knockgraph.train.run import train
+from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task
 
 # 65 training experiments: four steps of 16 and one of 1, in which a rank has no experiment at all.

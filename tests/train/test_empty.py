@@ -10,11 +10,12 @@ from training_runs import config, weights
 
 from knockgraph import strategies
 from knockgraph.errors import KnockgraphError
-from knockgraph.report.training import curves
+from knockgraph.predict import predict
+from knockgraph.run import train
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EmptyTask
-from knockgraph.train.predict import predict
-from knockgraph.train.run import make_task, train
+from knockgraph.train.metrics_file import curves
+from knockgraph.train.run import make_task
 
 EMPTY = ["task=empty", "optimizer.weight_decay=0"]
 SMALL = ["data.experiments=40", "model.options.channels=4", "model.options.layers=1"]

@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from training_runs import config
 
-from knockgraph.report import training
-from knockgraph.train.evaluate import evaluate
-from knockgraph.train.run import train
+from knockgraph.evaluate import evaluate
+from knockgraph.run import train
 
 
 def test_the_store_of_a_run_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written anew, under a training that was reading it."""
-    monkeypatch.setattr(training, "write_report", lambda *_: None)
+    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
     options = ["strategy=stored-indices", "model=hetero-small", "model.options.channels=4", "model.options.layers=1"]
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
 

@@ -10,9 +10,9 @@ import torch
 from test_ddp import start
 from training_runs import LEAST, config, weights
 
+from knockgraph.run import train
 from knockgraph.train import checkpoints
 from knockgraph.train.finite import NotFiniteError
-from knockgraph.train.run import train
 from knockgraph.train.task import Task
 
 Command = Callable[..., tuple[str, str]]

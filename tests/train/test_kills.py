@@ -16,8 +16,8 @@ from test_ddp import start
 from training_runs import QUIET, Started, config
 
 from knockgraph.report import training
+from knockgraph.run import train
 from knockgraph.train import checkpoints, moments
-from knockgraph.train.run import train
 
 HOOKS = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
 # Four steps an epoch, three epochs. AdamW's rate is so large that the plateau and the early stop come.

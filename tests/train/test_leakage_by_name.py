@@ -8,9 +8,9 @@ import pytest
 from training_runs import LEAST, config, same, weights
 
 import knockgraph as kg
+from knockgraph.evaluate import compare_baselines
+from knockgraph.run import train
 from knockgraph.train.data import TrainingData
-from knockgraph.train.evaluate import compare_baselines
-from knockgraph.train.run import train
 
 Command = Callable[..., tuple[str, str]]
 DEMO = kg.demo_cell()

@@ -9,11 +9,12 @@ import pytest
 import yaml
 from training_runs import LEAST, config
 
-from knockgraph.report import training
+from knockgraph.errors import ConfigError
+from knockgraph.run import train
 from knockgraph.train import checkpoints
-from knockgraph.train.config import Config, ConfigError, compose
+from knockgraph.train.config import compose
 from knockgraph.train.overrides import CHANGEABLE, changed
-from knockgraph.train.run import train
+from knockgraph.train.schema import Config
 
 Command = Callable[..., tuple[str, str]]
 
@@ -74,7 +75,7 @@ def test_every_changeable_key_is_there() -> None:
 
 
 def test_resume(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "write_report", lambda *_: None)
+    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
     directory = tmp_path / "run"
     command("train", f"run_dir={directory}", *LEAST)
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
@@ -90,7 +91,7 @@ def test_resume(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("scheduler", ["cosine", "plateau", "none"])
 def test_another_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str) -> None:
     """Also if the run that was given it is killed before its first checkpoint."""
-    monkeypatch.setattr(training, "write_report", lambda *_: None)
+    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
     options = [f"scheduler.name={scheduler}", "scheduler.warmup_steps=0", "scheduler.min_factor=1"]
     train(config(f"run_dir={tmp_path}", *options), say=lambda _: None)
     lr = ["optimizer.lr=1e-5"]

@@ -4,16 +4,17 @@ from pathlib import Path
 
 import pytest
 
-import knockgraph as kg
+from knockgraph.errors import ConfigError
 from knockgraph.train import config as config_module
-from knockgraph.train.config import ConfigError, compose, dump, load
+from knockgraph.train.config import compose, dump, load
+from knockgraph.train.groups import choices
 from knockgraph.train.plain_config import compose_plain, load_plain
 
-CONF = Path(kg.__file__).parent / "conf"
 MEMBERS = [
-    f"{file.parent.name}={file.stem}"
-    for file in sorted(CONF.glob("*/*.yaml"))
-    if (file.parent.name, file.stem) not in (("data", "files"), ("loss", "bce"))
+    f"{group}={member}"
+    for group in ("data", "loss", "model", "preset", "strategy", "trainer")
+    for member in choices(group)
+    if (group, member) not in (("data", "files"), ("loss", "bce"))
 ]
 
 
@@ -32,6 +33,7 @@ def test_every_member_of_every_group(member: str) -> None:
         ["trainer.accumulate={0:2,4:8}", "data.relations=[physical,regulatory]", "trainer.early_stopping=null"],
         ["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"],
         ["task=classification", "loss=bce", "data.threshold=-0.08", "run_dir=runs/a", "optimizer.betas=[0.9,0.99]"],
+        ["strategy.name=lazy-mask", "model.name=torch.nn:Identity", "loss.name=composite", "preset=reference"],
         ["logging.wandb=off", "trainer.progress_bar=false", "trainer.compile=true", "seed=3"],
     ],
 )

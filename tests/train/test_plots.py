@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from training_runs import config
 
-from knockgraph.report import plots
+from knockgraph.html import plots
+from knockgraph.run import train
 from knockgraph.train.data import TrainingData
-from knockgraph.train.run import train
 
 
 def events(directory: Path) -> Any:

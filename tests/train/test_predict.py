@@ -17,8 +17,10 @@ import torch
 from training_runs import Started, config
 
 import knockgraph as kg
-from knockgraph.train import memory, predict
-from knockgraph.train.run import load_task, train
+from knockgraph import predict
+from knockgraph.run import train
+from knockgraph.train import memory
+from knockgraph.train.run import load_task
 from knockgraph.train.task import Task
 
 Command = Callable[..., tuple[str, str]]

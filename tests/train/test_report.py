@@ -26,11 +26,12 @@ from training_runs import (
     weights,
 )
 
-from knockgraph.report.training import curves, html
-from knockgraph.train import evaluate
+from knockgraph import evaluate
+from knockgraph.report.training import html
+from knockgraph.run import train
 from knockgraph.train.config import load
 from knockgraph.train.interrupt import InterruptedRun
-from knockgraph.train.run import train
+from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task
 
 Command = Callable[..., tuple[str, str]]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from training_runs import config, kill_after_steps, run, same, saved_step, train, weights
 
-from knockgraph.report.training import curves
+from knockgraph.run import train as in_process
 from knockgraph.train import checkpoints
-from knockgraph.train.run import train as in_process
+from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task
 
 OPTIONS = [

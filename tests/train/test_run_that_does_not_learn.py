@@ -15,11 +15,11 @@ from training_runs import config, same, weights
 import knockgraph as kg
 from knockgraph.models.hetero import HeteroCellModel
 from knockgraph.models.hetero_layer import HeteroLayer
-from knockgraph.report.training import curves
+from knockgraph.run import train
 from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train import learning
 from knockgraph.train.learning import Learning, mean_cosine
-from knockgraph.train.run import train
+from knockgraph.train.metrics_file import curves
 
 SMALL = ["model=hetero-small", "model.options.channels=8", "model.options.layers=2", "data.experiments=600"]
 

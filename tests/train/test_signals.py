@@ -14,8 +14,8 @@ from same_run import differences
 from test_ddp import OPTIONS, TWO, start
 from training_runs import LEAST, Started, config, environment, saved_step, wait_for_steps
 
+from knockgraph.run import train
 from knockgraph.train.interrupt import InterruptedRun
-from knockgraph.train.run import train
 from knockgraph.train.task import Task
 
 LONG = ["trainer.max_epochs=100000", "trainer.checkpoint_every_n_steps=7"]
@@ -87,7 +87,7 @@ def test_exit_codes(tmp_path: Path, number: signal.Signals) -> None:
 
 def test_outside_of_the_training(tmp_path: Path) -> None:
     """While the test part is predicted nothing has to be waited for."""
-    before = partial(slowly, "knockgraph.train.evaluate.predict_rows", tmp_path / "reached")
+    before = partial(slowly, "knockgraph.evaluate.predict_rows", tmp_path / "reached")
     started = Started("train", f"run_dir={tmp_path}/run", *LEAST, before=before)
     wait_for(tmp_path / "reached", started)
     os.kill(started.process.pid or 0, signal.SIGTERM)

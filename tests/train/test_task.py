@@ -14,10 +14,10 @@ from torch import Tensor
 from training_runs import close, config, same, weights
 
 import knockgraph as kg
-from knockgraph.report.training import curves
+from knockgraph.run import train
 from knockgraph.train import run as run_module
 from knockgraph.train.checkpoints import LAST, load, save
-from knockgraph.train.run import train
+from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task, cosine_factor, optimizer_steps
 
 HETERO = ["model=hetero-small", "model.options.channels=4", "model.options.layers=2"]
@@ -331,7 +331,7 @@ def test_merged_relations_train_and_predict(run: Run, option: str) -> None:
     graph = kg.CellGraph.load(directory / "cell.cellgraph")
     assert list(graph.relations) == (["one"] if option.startswith("data") else list(kg.demo_cell().relations))
     assert math.isfinite(logged(directory, "val/mse")[-1])
-    from knockgraph.train.evaluate import evaluate
+    from knockgraph.evaluate import evaluate
 
     again = evaluate(directory, "test", "best-mse", lambda _: None)
     assert again["predicted"] == pytest.approx(json.loads((directory / "result.json").read_text())["predicted"])
@@ -386,7 +386,7 @@ def test_the_cached_wild_type_is_renewed_once_per_epoch(run: Run, monkeypatch: p
 
 
 def test_a_run_with_a_cached_wild_type_predicts_by_its_weights_alone(run: Run) -> None:
-    from knockgraph.train.evaluate import evaluate
+    from knockgraph.evaluate import evaluate
 
     directory = run(*CACHED, "trainer.precision=64-true")
     expected = json.loads((directory / "result.json").read_text())["predicted"]

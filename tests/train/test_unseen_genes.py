@@ -8,8 +8,9 @@ from training_runs import QUIET, config
 import knockgraph as kg
 from knockgraph.graph.structural_features import with_structural_features
 from knockgraph.models.hetero import HeteroCellModel
+from knockgraph.run import train
 from knockgraph.train.data import TrainingData
-from knockgraph.train.run import load_task, train
+from knockgraph.train.run import load_task
 
 
 def test_a_run_remembers_which_genes_it_knows(tmp_path: Path) -> None:

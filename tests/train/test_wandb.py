@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from training_runs import LEAST, config, run
 
+from knockgraph.errors import ConfigError
 from knockgraph.train import wandb_run
-from knockgraph.train.config import ConfigError
 
 OFFLINE = [*LEAST, "logging.wandb=offline", "logging.project=screens"]
 

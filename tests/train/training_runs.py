@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from knockgraph.train import checkpoints
-from knockgraph.train.config import Config, compose
+from knockgraph.train.config import compose
+from knockgraph.train.schema import Config
 
 KNOCKGRAPH = [sys.executable, "-W", "ignore", "-m", "knockgraph"]
 QUIET = [
@@ -37,8 +38,8 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
     [
         "knockgraph.cli",
-        "knockgraph.train.evaluate",
-        "knockgraph.train.predict",
+        "knockgraph.evaluate",
+        "knockgraph.predict",
         "knockgraph.report.training",
         "knockgraph.models.hetero",
         "knockgraph.losses.composite",

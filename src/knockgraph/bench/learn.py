@@ -17,15 +17,17 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from knockgraph.bench.machine import describe_machine
-from knockgraph.container import atomic_write
-from knockgraph.errors import KnockgraphError
+from knockgraph import registry
+from knockgraph.errors import ConfigError, KnockgraphError
+from knockgraph.evaluate import predict_rows, scorer
+from knockgraph.files import atomic_write, finite
+from knockgraph.machine import describe_machine
 from knockgraph.models import baselines
 from knockgraph.train import memory
-from knockgraph.train.config import Config, ConfigError, compose, dump
+from knockgraph.train.config import compose, dump
 from knockgraph.train.data import TrainingData, load_graph, of_screen
-from knockgraph.train.evaluate import predict_rows, scorer
-from knockgraph.train.run import finite, load_task, make_task
+from knockgraph.train.run import load_task, make_task
+from knockgraph.train.schema import Config
 from knockgraph.train.trainer import make_trainer, quiet
 
 WARM = 10  # steps in which kernels are compiled and recorded; the time of a step is that of the others
@@ -165,11 +167,9 @@ def bench_learn(
     quiet()
     base = compose(overrides)
     configs = {name: _config(base, overrides, name, variant) for name, variant in variants.items()}
-    known = baselines.available()
-    names = known if baseline_names is None else list(baseline_names)
+    names = baselines.available() if baseline_names is None else list(baseline_names)
     for name in names:
-        if name not in known:
-            raise KnockgraphError(f"there is no baseline {name!r}; use {', '.join(known)}")
+        registry.check("baseline", name)
     progress("reading the data")
     data = TrainingData.from_config(base)
     report: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from knockgraph.bench.machine import describe_machine
 from knockgraph.graph import CellGraph
+from knockgraph.machine import describe_machine
 from knockgraph.screen import BoundScreen, PerturbationBatch, Screen, ScreenLoader
 
 Progress = Callable[[str], None]

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from knockgraph import losses, models, strategies
 from knockgraph.bench.ceilings import ceilings, floor
-from knockgraph.bench.machine import describe_machine
 from knockgraph.bench.published_dango import PublishedDango
 from knockgraph.errors import GraphError, KnockgraphError, ModelError
 from knockgraph.graph import CellGraph
+from knockgraph.machine import describe_machine
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import BoundScreen, PerturbationBatch

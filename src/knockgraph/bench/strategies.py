@@ -1,4 +1,4 @@
-"""Strategy benchmark: all eleven on the same graph, batch and layer, in one run."""
+"""Strategy benchmark: all of them on the same graph, batch and layer, in one run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from knockgraph import strategies
-from knockgraph.bench.machine import describe_machine
-from knockgraph.errors import KnockgraphError, StrategyError
+from knockgraph import registry, strategies
+from knockgraph.errors import StrategyError
 from knockgraph.graph import CellGraph
+from knockgraph.machine import describe_machine
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs, Strategy
 from knockgraph.strategies.mask_store import MARGIN
@@ -58,7 +58,7 @@ def bench_strategies(
         dtype: Of the features.
         repeats: Timed rounds.
         workers: Loader workers that the collation of worker strategies is spread over.
-        only: Names of :data:`VARIANTS`; all by default.
+        only: Names of :data:`VARIANTS`, or of any other strategy; all by default.
         progress: Told what is being measured.
     """
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def bench_strategies(
     results = []
     for name in only or VARIANTS:
         if name not in VARIANTS:
-            raise KnockgraphError(f"there is no strategy {name!r} to measure; use {', '.join(VARIANTS)}")
+            registry.check("strategy", name)
         progress(name)
         with tempfile.TemporaryDirectory() as folder:
             results.append({"name": name, **_measure(name, graph, batch, x, upstream, repeats, workers, Path(folder))})
@@ -117,7 +117,7 @@ def _measure(
     workers: int,
     folder: Path,
 ) -> dict[str, Any]:
-    kind, options = VARIANTS[name]
+    kind, options = VARIANTS.get(name, (name, {}))
     device = x.device
     try:
         strategy = strategies.create(kind, graph, **options)

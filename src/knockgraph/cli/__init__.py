@@ -16,9 +16,10 @@ from knockgraph.cli.download import download
 from knockgraph.cli.graph import graph_app
 from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
-from knockgraph.cli.terminal import HELP, Json, err, out, ready_streams, write_json
+from knockgraph.cli.terminal import HELP, Json, err, out, ready_streams
 from knockgraph.cli.train import baselines, evaluate, predict, train
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a full disk, or a limit that comes to the same
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EIO)

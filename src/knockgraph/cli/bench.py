@@ -20,10 +20,10 @@ from knockgraph.cli.terminal import (
     out,
     writable,
     writable_folder,
-    write_json,
     write_text,
 )
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,9 @@ class BenchScale(StrEnum):
     demo = "demo"
     yeast = "yeast"
     human = "human"
+
+
+_BUILT_IN = {"demo": "demo", "yeast": "yeast-scale"}  # scale → cell and screen
 
 
 CellScale = Annotated[
@@ -64,16 +67,16 @@ def bench_loader(
     json_: Json = None,
 ) -> None:
     """Samples per second of the flat loader and of PyG's, on the same screen."""
-    from knockgraph import demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
     from knockgraph.bench.loader import bench_loader as run
+    from knockgraph.sources.presets import build_graph, import_screen
+    from knockgraph.sources.source import ScreenOptions
 
     check_device(device)
-    graph = demo_cell() if scale is Scale.demo else yeast_scale_cell()
-    make = demo_screen if scale is Scale.demo else yeast_scale_screen
+    graph, _ = build_graph(_BUILT_IN[scale], None)
     runs: list[dict[str, Any]] = []
     for count in experiments or ([8_000] if scale is Scale.demo else [332_313, 20_000_000]):
         with busy("making the screen") as say:
-            screen = make(count)
+            screen, _ = import_screen(_BUILT_IN[scale], None, ScreenOptions(experiments=count))
             report = run(graph, screen, batch_size, workers, device, pyg_samples, lambda name: say(f"timing {name}"))
         runs.append(report)
         del screen
@@ -115,7 +118,7 @@ def bench_strategies(
     html: Html = None,
     json_: Json = None,
 ) -> None:
-    """Time, memory, bytes moved and host syncs of all eleven strategies on the same layer, in one run.
+    """Time, memory, bytes moved and host syncs of all strategies on the same layer, in one run.
 
     Example: knockgraph bench strategies --scale demo --json strategies.json
     """
@@ -227,7 +230,7 @@ def bench_learn(
     words = learn.settings(
         device=device,
         matrix=matrix,
-        data={None: None, Scale.demo: "demo", Scale.yeast: "yeast-scale"}[scale],
+        data=None if scale is None else _BUILT_IN[scale],
         epochs=epochs,
         steps=steps,
         batch_size=batch_size,
@@ -260,8 +263,9 @@ def _cell(
     scale: BenchScale | None, genes: int | None, edges: int | None, relations: int | None
 ) -> tuple[CellGraph, Screen]:
     """The cell to measure on and 20,000 experiments (the demo's 8,000); sizes make it a synthetic one."""
-    from knockgraph import demo_cell, demo_screen, yeast_scale_cell, yeast_scale_screen
+    from knockgraph.sources.presets import build_graph, import_screen
     from knockgraph.sources.scaled import Sizes, scaled_cell, scaled_screen
+    from knockgraph.sources.source import ScreenOptions
 
     sizes = {"genes": genes, "edges": edges, "relations": relations}
     given = {name: value for name, value in sizes.items() if value is not None}
@@ -270,9 +274,9 @@ def _cell(
         raise KnockgraphError(f"--scale {scale} has its own sizes; leave out {named}, or leave out --scale")
     if given or scale is BenchScale.human:
         return scaled_cell(Sizes(**given)), scaled_screen(Sizes(**given))
-    if scale is BenchScale.yeast:
-        return yeast_scale_cell(), yeast_scale_screen(20_000)
-    return demo_cell(), demo_screen()
+    name = _BUILT_IN[scale or BenchScale.demo]
+    options = ScreenOptions(experiments=20_000 if scale is BenchScale.yeast else None)
+    return build_graph(name, None)[0], import_screen(name, None, options)[0]
 
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

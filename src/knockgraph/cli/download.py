@@ -19,8 +19,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from knockgraph.cli.terminal import Json, err, out, write_json
+from knockgraph.cli.terminal import Json, err, out
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 
 
 def download(
@@ -62,7 +63,8 @@ def fetch_all(wanted: list[Any], folder: Path, lock: Path | None = None, timeout
     """Fetch what is missing, showing licence and citation of each; one failure does not stop the others."""
     from dataclasses import asdict
 
-    from knockgraph.sources.download import DownloadError, fetch, read_manifest
+    from knockgraph.errors import DownloadError
+    from knockgraph.sources.download import fetch, read_manifest
 
     locked = read_manifest(lock) if lock else None
     done: list[dict[str, Any]] = []

@@ -17,31 +17,22 @@ from knockgraph.cli.terminal import (
     Json,
     Output,
     Seed,
-    not_wanted,
+    known_source,
     out,
-    required,
-    write_json,
+    source_names,
     write_text,
     wrote,
 )
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from knockgraph.graph import CellGraph
-    from knockgraph.sources.presets import GraphOptions
+    from knockgraph.sources.source import GraphOptions
 
 graph_app = typer.Typer(help="Build, look at and check cell graphs.", **HELP)
-
-
-class GraphPreset(StrEnum):
-    """Where a cell graph comes from."""
-
-    demo = "demo"
-    yeast_scale = "yeast-scale"
-    tables = "tables"
-    yeast = "yeast"
-    yeast_lite = "yeast-lite"
-    yeast_clean = "yeast-clean"
 
 
 class Unknown(StrEnum):
@@ -54,7 +45,15 @@ class Unknown(StrEnum):
 @graph_app.command("build")
 def graph_build(
     output: Output,
-    preset: Annotated[GraphPreset, typer.Option(help="demo and yeast-scale are built in; the others read --from.")],
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            callback=known_source,
+            autocompletion=source_names,
+            help="demo, yeast-scale, tables, yeast, yeast-lite, or a source of another package.",
+        ),
+    ],
     from_: From = None,
     seed: Seed = 0,
     unknown: Annotated[
@@ -86,28 +85,21 @@ def graph_build(
 
     Example: knockgraph graph build --preset demo -o demo.cellgraph
     """
-    from knockgraph.graph.structural_features import with_structural_features
     from knockgraph.graph.summary import summarise
+    from knockgraph.sources.source import GraphOptions
 
-    names = [name.strip() for name in features.split(",") if name.strip()]
-    report: dict[str, Any] = {}
-    if preset in (GraphPreset.yeast, GraphPreset.yeast_lite, GraphPreset.yeast_clean):
-        from knockgraph.sources.presets import GraphOptions
-
-        options = GraphOptions(
-            (unknown or Unknown.drop).value,
-            _cutoffs(cutoff or []),
-            merge_channels,
-            weights,
-            metabolism,
-            plasmid,
-            names,
-            phenotypes,
-        )
-        graph, report = _build_yeast(preset, from_, options)
-    else:
-        graph, report = _build(preset, from_, seed, unknown or Unknown.error)
-        graph = with_structural_features(graph, names) if names else graph
+    options = GraphOptions(
+        None if unknown is None else unknown.value,
+        _cutoffs(cutoff or []),
+        merge_channels,
+        weights,
+        metabolism,
+        plasmid,
+        [name.strip() for name in features.split(",") if name.strip()],
+        seed,
+        phenotypes,
+    )
+    graph, report = _build(preset, from_, options)
     content_hash = graph.save(output)
     wrote(output, f": {graph} (content hash {content_hash[:12]})")
     write_json(json_, {"file": str(output), "content_hash": content_hash, **report, **summarise(graph)})
@@ -254,43 +246,26 @@ def _leaks(graph: CellGraph, against: Path, phenotype: str) -> list[dict[str, An
     return [s.as_dict() for s in shifts]
 
 
-def _build(preset: GraphPreset, from_: Path | None, seed: int, unknown: Unknown) -> tuple[CellGraph, dict[str, Any]]:
-    if preset is GraphPreset.tables:
-        from knockgraph.sources.report import ImportReport
-        from knockgraph.sources.tables import read_graph
-
-        found = ImportReport("tables")
-        folder = required(from_, "the preset tables", "the folder with genes.csv and relations/")
-        graph = read_graph(folder, unknown.value, found)
-        for file in found.files:
-            if file.dropped:
-                for line in file.lines():
-                    out.print(line)
-        return graph, found.as_dict()
-    not_wanted(from_, f"the preset {preset}")
-    from knockgraph import demo_cell, yeast_scale_cell
-
-    return (demo_cell if preset is GraphPreset.demo else yeast_scale_cell)(seed), {}
-
-
-def _build_yeast(preset: GraphPreset, from_: Path | None, options: GraphOptions) -> tuple[CellGraph, dict[str, Any]]:
+def _build(preset: str, from_: Path | None, options: GraphOptions) -> tuple[CellGraph, dict[str, Any]]:
     from knockgraph.sources.presets import build_graph
+    from knockgraph.sources.source import source_of
 
-    graph, report = build_graph(preset.value, from_ or _fetched(preset), options)  # type: ignore[arg-type]
+    files = source_of(preset, "graph").files
+    graph, report = build_graph(preset, _fetched(files) if files and from_ is None else from_, options)
     for line in report.lines():
         out.print(line)
     return graph, report.as_dict()
 
 
-def _fetched(preset: GraphPreset) -> Path:
-    """The folder of files fetched for a preset."""
+def _fetched(files: Sequence[str]) -> Path:
+    """The folder of files fetched for a source."""
     from knockgraph.cli.download import fetch_all
     from knockgraph.sources.catalogue import chosen
     from knockgraph.sources.yeast_gem import cache_folder
 
     folder = cache_folder() / "downloads"
     out.print(f"no --from: using {folder}")
-    fetch_all(chosen([preset.value]), folder)
+    fetch_all(chosen(files), folder)
     return folder
 
 

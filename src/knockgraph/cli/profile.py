@@ -20,12 +20,12 @@ from knockgraph.cli.terminal import (
     check_device,
     out,
     writable_folder,
-    write_json,
     write_text,
     wrote,
 )
 from knockgraph.cli.trace import trace
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def profile(
             result = _compare(compare, common, steps, warmup, rounds, epoch_limit, say)
         else:
             result = _single(common, steps, warmup, only, epoch_limit, overhead, trace_to, (wait, active), say)
-    from knockgraph.train.run import finite
+    from knockgraph.files import finite
     from knockgraph.train.trainer import is_main_process
 
     if not is_main_process():

@@ -10,8 +10,19 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from knockgraph.cli.terminal import HELP, From, Json, Output, Seed, not_wanted, out, required, write_json, wrote
+from knockgraph.cli.terminal import (
+    HELP,
+    From,
+    Json,
+    Output,
+    Seed,
+    known_source,
+    out,
+    source_names,
+    wrote,
+)
 from knockgraph.errors import KnockgraphError
+from knockgraph.files import write_json
 from knockgraph.words import counted
 
 if TYPE_CHECKING:
@@ -19,17 +30,6 @@ if TYPE_CHECKING:
     from knockgraph.screen import Screen
 
 screen_app = typer.Typer(help="Import, look at and split screens (tables of experiments).", **HELP)
-
-
-class ScreenSource(StrEnum):
-    """Where a screen comes from."""
-
-    demo = "demo"
-    yeast_scale = "yeast-scale"
-    table = "table"
-    collins2007 = "collins2007"
-    costanzo2016 = "costanzo2016"
-    kuzmin2018 = "kuzmin2018"
 
 
 class Unknown(StrEnum):
@@ -75,7 +75,14 @@ class Unseen(StrEnum):
 
 @screen_app.command("import")
 def screen_import(
-    name: Annotated[ScreenSource, typer.Argument(help="demo and yeast-scale are built in; the others read --from.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            callback=known_source,
+            autocompletion=source_names,
+            help="table, demo, yeast-scale, collins2007, costanzo2016, kuzmin2018, or a source of another package.",
+        ),
+    ],
     output: Output,
     from_: From = None,
     unknown: Annotated[
@@ -113,29 +120,14 @@ def screen_import(
     Example: knockgraph screen import table --from my.csv -o my.parquet
     """
     from knockgraph.screen.summary import summarise
+    from knockgraph.sources.presets import import_screen
+    from knockgraph.sources.source import ScreenOptions
 
-    report: dict[str, Any] = {}
-    if name in (ScreenSource.collins2007, ScreenSource.costanzo2016, ScreenSource.kuzmin2018):
-        from knockgraph.sources.presets import ScreenOptions, import_screen
-
-        source = required(from_, name.value, "the folder or file with the study's data")
-        options = ScreenOptions((unknown or Unknown.drop).value, linked.value, table.value, genes)
-        screen, found = import_screen(name.value, source, options)  # type: ignore[arg-type]
-        report = found.as_dict()
-        for line in found.lines():
-            out.print(line)
-    else:
-        screen = _import(name, from_, experiments, seed)
-        if genes is not None:
-            from knockgraph.sources.presets import with_systematic_names
-
-            what = "the table" if from_ is None else str(from_)
-            screen, file = with_systematic_names(screen, genes, (unknown or Unknown.error).value, what)
-            report = {"files": [file.as_dict()]}
-            for line in file.lines():
-                out.print(line)
-        elif unknown is not None:
-            raise KnockgraphError("--unknown needs --genes: a cell graph, or a folder with SGD_features.tab")
+    dropped: Any = None if unknown is None else unknown.value
+    options = ScreenOptions(dropped, linked.value, table.value, genes, experiments, seed)
+    screen, report = import_screen(name, from_, options)
+    for line in report.lines():
+        out.print(line)
     before = screen.duplicates()
     if merge != "no":
         if genes is None:
@@ -147,7 +139,7 @@ def screen_import(
         what = f"merged by {merge}" if merge != "no" else "kept; merge them with --merge mean"
         some = "1 genotype was" if before.genotypes == 1 else f"{before.genotypes:,} genotypes were"
         out.print(f"  note: {some} measured more than once ({what})")
-    write_json(json_, {"file": str(output), "merge": merge, **report, **summarise(screen)})
+    write_json(json_, {"file": str(output), "merge": merge, **report.as_dict(), **summarise(screen)})
 
 
 @screen_app.command("info")
@@ -221,30 +213,13 @@ def screen_split(
         screen = screen.resolved(CellGraph.load(graph))
     else:
         _one_name_per_gene(screen, "split by gene with --graph, the cell graph that knows their names")
-    if kind is SplitKind.unseen_genes:
-        split = splits.unseen_genes(screen, unseen.value, held_out, seed, subset)
-    elif kind is SplitKind.k_fold:
-        split = splits.k_fold(screen, folds, fold, seed, subset)
-    else:
-        makers = {"random": splits.random, "source": splits.by_source, "genotype": splits.by_genotype}
-        split = makers[kind.value](screen, _fractions(fractions), seed, subset)
+    shares = _fractions(fractions)
+    split = splits.by_kind(screen, kind.value, shares, unseen.value, held_out, folds, fold, seed, subset)
     split.save(output)
     sizes = {part: len(rows) for part, rows in split.parts.items()}
     left = f", {split.about['left_out']:,} left out" if split.about["left_out"] else ""
     wrote(output, ": " + ", ".join(f"{part} {n:,}" for part, n in sizes.items()) + left)
     write_json(json_, {"file": str(output), "sizes": sizes, **split.about})
-
-
-def _import(name: ScreenSource, from_: Path | None, experiments: int | None, seed: int) -> Screen:
-    if name is ScreenSource.table:
-        from knockgraph.sources.tables import read_screen
-
-        return read_screen(required(from_, "table", "the file"))
-    not_wanted(from_, f"the screen {name}")
-    from knockgraph import demo_screen, yeast_scale_screen
-
-    make = demo_screen if name is ScreenSource.demo else yeast_scale_screen
-    return make(seed=seed) if experiments is None else make(experiments, seed)
 
 
 def _one_name_per_gene(screen: Screen, fix: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from enum import StrEnum
@@ -63,7 +62,7 @@ class Scale(StrEnum):
 def writable(ctx: typer.Context, path: Path | None) -> Path | None:
     """Of an option that names a file to write: it is refused before the work, not after it."""
     if path is not None and not ctx.resilient_parsing:
-        from knockgraph.container import check_writable
+        from knockgraph.files import check_writable
 
         check_writable(path)
     return path
@@ -72,7 +71,7 @@ def writable(ctx: typer.Context, path: Path | None) -> Path | None:
 def writable_folder(ctx: typer.Context, path: Path | None) -> Path | None:
     """The same of a folder, which may still have to be made."""
     if path is not None and not ctx.resilient_parsing:
-        from knockgraph.container import check_folder
+        from knockgraph.files import check_folder
 
         check_folder(path)
     return path
@@ -98,17 +97,23 @@ def ready_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def required(path: Path | None, what: str, which: str) -> Path:
-    """The path given by --from, or an error that says which file or folder is meant."""
-    if path is None:
-        raise KnockgraphError(f"{what} needs --from: {which}")
-    return path
+def source_names(incomplete: str) -> list[str]:
+    """Names of sources, for completion."""
+    from knockgraph import registry
+
+    return [name for name in registry.available("source") if name.startswith(incomplete)]
 
 
-def not_wanted(path: Path | None, what: str) -> None:
-    """Refuse --from where nothing is read."""
-    if path is not None:
-        raise KnockgraphError(f"{what} is built in and reads no files; leave --from out")
+def known_source(ctx: typer.Context, name: str) -> str:
+    """Of an argument that names a source: an unknown one is refused as typer refuses an unknown choice."""
+    from knockgraph import registry
+
+    if not ctx.resilient_parsing:
+        try:
+            registry.check("source", name)
+        except KnockgraphError as error:
+            raise typer.BadParameter(str(error)) from error
+    return name
 
 
 def check_device(device: str) -> None:
@@ -132,7 +137,7 @@ def write_text(path: Path | None, make: Callable[[dict[str, Any]], str], report:
     """Write ``make(report)``, whole or not at all; nothing if no path was given."""
     if path is None:
         return
-    from knockgraph.container import atomic_write
+    from knockgraph.files import atomic_write
 
     with atomic_write(path) as part:
         part.write_text(make(report), encoding="utf-8")
@@ -142,13 +147,3 @@ def write_text(path: Path | None, make: Callable[[dict[str, Any]], str], report:
 def wrote(path: Path | str, more: str = "") -> None:
     """Say that a file was written."""
     out.print(Text("wrote", "green"), f"{path}{more}")
-
-
-def write_json(path: Path | None, result: dict[str, Any]) -> None:
-    """Write a result as JSON, whole or not at all; nothing if no path was given."""
-    if path is None:
-        return
-    from knockgraph.container import atomic_write
-
-    with atomic_write(path) as part:
-        part.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -10,10 +10,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from knockgraph.cli.terminal import Html, Json, Markdown, busy, out, write_json, write_text
+from knockgraph.cli.terminal import Html, Json, Markdown, busy, out, write_text
+from knockgraph.files import write_json
 
 if TYPE_CHECKING:
-    from knockgraph.report.trace import Section
+    from knockgraph.traces.tables import Section
 
 
 def trace(
@@ -32,11 +33,10 @@ def trace(
 
     Example: knockgraph profile trace a.json b.json.gz --html compared.html
     """
-    from knockgraph.profile.trace_categories import Categories
-    from knockgraph.profile.trace_compare import are_ranks, compare, spread
-    from knockgraph.profile.trace_summary import summarize_file
-    from knockgraph.report import trace as report
-    from knockgraph.report import trace_page
+    from knockgraph.traces import page, tables
+    from knockgraph.traces.categories import Categories
+    from knockgraph.traces.compare import are_ranks, compare, spread
+    from knockgraph.traces.summary import summarize_file
 
     rules = Categories(categories)
     traces = []
@@ -55,10 +55,10 @@ def trace(
         "comparison": compare(*traces) if len(traces) == 2 and not of_one_run else None,
         "ranks": spread(traces) if of_one_run else None,
     }
-    for section in report.sections(result, top):
+    for section in tables.sections(result, top):
         _show(section)
-    write_text(markdown, partial(report.markdown, top=top), result)
-    write_text(html, partial(trace_page.html, top=top), result)
+    write_text(markdown, partial(tables.markdown, top=top), result)
+    write_text(html, partial(page.html, top=top), result)
     write_json(json_, result)
 
 

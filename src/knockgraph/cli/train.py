@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from knockgraph.cli.terminal import Html, Json, check_device, err, out, writable, write_json, write_text
+from knockgraph.cli.terminal import Html, Json, check_device, err, out, writable, write_text
+from knockgraph.files import write_json
 
 
 def train(
@@ -25,7 +26,7 @@ def train(
     """
     words = list(overrides or [])
     if "-m" in words or "--multirun" in words:
-        from knockgraph.train.multirun import multirun
+        from knockgraph.cli.multirun import multirun
 
         multirun(words)
         return
@@ -36,8 +37,8 @@ def train(
     if show:
         out.print(dump(config))
         return
+    from knockgraph.run import train as run
     from knockgraph.train.interrupt import InterruptedRun
-    from knockgraph.train.run import train as run
     from knockgraph.train.trainer import is_main_process
 
     try:
@@ -63,17 +64,16 @@ def evaluate(
     json_: Json = None,
 ) -> None:
     """Metrics of a run on one part of its split, against the baselines."""
+    from knockgraph.evaluate import evaluate as measure
     from knockgraph.report.training import evaluation_html
     from knockgraph.train.config import load
-    from knockgraph.train.evaluate import evaluate as measure
-    from knockgraph.train.run import finite
     from knockgraph.train.trainer import quiet
 
     check_device(device)
     quiet()
     found = measure(run, part, checkpoint, out.print, device)
     write_text(html, lambda result: evaluation_html(run.resolve().name, load(run / "config.yaml"), result), found)
-    write_json(json_, finite(found))
+    write_json(json_, found)
 
 
 def baselines(
@@ -88,16 +88,15 @@ def baselines(
 
     Example: knockgraph baselines data=collins2007 data.split.kind=unseen-genes data.split.unseen=any
     """
+    from knockgraph.evaluate import compare_baselines
     from knockgraph.models.baselines import available
     from knockgraph.train.config import compose
-    from knockgraph.train.evaluate import compare_baselines
-    from knockgraph.train.run import finite
     from knockgraph.train.trainer import quiet
 
     quiet()
     config = compose(list(overrides or []))
     found = compare_baselines(config, only or available(), part, out.print)
-    write_json(json_, finite(found))
+    write_json(json_, found)
 
 
 def predict(
@@ -126,7 +125,7 @@ def predict(
 
     Example: knockgraph predict runs/my --genes TFC3,YBR002W --genes YAL001C -o out.parquet
     """
-    from knockgraph.train.predict import predict as run_predict
+    from knockgraph.predict import predict as run_predict
 
     check_device(device)
     summary = run_predict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -103,6 +104,21 @@ class CellGraph:
     def gene_index(self, names: Iterable[str]) -> Tensor:
         """Rows of the named genes, int64; :class:`UnknownGeneError` lists every name that does not resolve."""
         return self.genes.index(names)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all that a model sees of the graph: genes, edges, weights, features, metabolism."""
+        h = hashlib.sha256(self.gene_list_hash.encode())
+        tensors: dict[str, Tensor] = {f"feature/{name}": x for name, x in self.features.items()}
+        for name, relation in self.relations.items():
+            tensors[f"edges/{name}"] = relation.edge_index
+            if relation.weight is not None:
+                tensors[f"weight/{name}"] = relation.weight
+        if self.metabolism is not None:
+            tensors |= {f"metabolism/{name}": t for name, t in self.metabolism.tensors().items()}
+        for name, t in tensors.items():
+            h.update(f"{name}{t.dtype}{list(t.shape)}".encode())
+            h.update(t.contiguous().numpy().data)
+        return h.hexdigest()
 
     def merged(self, groups: Mapping[str, Sequence[str]]) -> CellGraph:
         """A graph in which each group of relations is one, the union of their edges, e.g. all channels of STRING.

@@ -7,13 +7,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from knockgraph.errors import LossError
 from knockgraph.losses.distributions import rank_n_contrast, wasserstein
-from knockgraph.losses.gather import gather_rows, rank_of, shares
-from knockgraph.losses.loss import Loss, LossError, LossParts, Share, full_precision
+from knockgraph.losses.gather import gather_with_gradient, rank_of
+from knockgraph.losses.loss import Loss, LossParts, Share
 from knockgraph.losses.ring_buffer import RingBuffer
 from knockgraph.losses.schedules import TemperatureSchedule
 from knockgraph.models.model import Prediction
-from knockgraph.profile.phases import LOSS, phase
+from knockgraph.ops import at_least_float32
+from knockgraph.phases import LOSS, phase
+from knockgraph.screen.order import shares
 
 
 class CompositeLoss(Loss):
@@ -112,7 +115,7 @@ class CompositeLoss(Loss):
             )
         if len(prediction.embedding) != len(values):
             raise LossError(f"there are {len(prediction.embedding)} embeddings for {len(values)} samples")
-        return torch.cat([values, target, full_precision(prediction.embedding).to(values.dtype)], 1)
+        return torch.cat([values, target, at_least_float32(prediction.embedding).to(values.dtype)], 1)
 
     def _pool(self, rows: Tensor, share: Share) -> tuple[Tensor, float]:
         """The pool, and how much its terms count on this rank. Advances the ring buffer and the counters."""
@@ -132,7 +135,7 @@ class CompositeLoss(Loss):
         weight = fill if self.adaptive or fill == 1.0 else 0.0
         if gathered and weight:
             with phase(LOSS, "gather"):
-                return gather_rows(pool, sizes, rank), weight
+                return gather_with_gradient(pool, sizes, rank), weight
         return pool, weight * share.weight
 
     def _all_pool_sizes(self, rank: int, share: Share) -> list[int]:

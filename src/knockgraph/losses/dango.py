@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from knockgraph.losses.loss import Loss, LossError, LossParts, Share, full_precision
+from knockgraph.errors import LossError
+from knockgraph.losses.loss import Loss, LossParts, Share
 from knockgraph.losses.pointwise import log_cosh
 from knockgraph.losses.schedules import weight_schedule
 from knockgraph.models.model import Prediction
+from knockgraph.ops import at_least_float32
 
 
 class DangoLoss(Loss):
@@ -43,6 +46,12 @@ class DangoLoss(Loss):
         self.classes = interaction == "bce"
         self.schedule = weight_schedule(schedule, transition_epoch)
 
+    @classmethod
+    def options_for(cls, classes: bool, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """``interaction`` follows from the task unless it is given."""
+        filled = {"interaction": "bce", **options} if classes else dict(options)
+        return filled if classes == (filled.get("interaction") == "bce") else None
+
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
         """See :class:`~knockgraph.losses.Loss`."""
         if "reconstruction" not in prediction.auxiliary:
@@ -50,7 +59,7 @@ class DangoLoss(Loss):
                 "the dango loss needs a model that reconstructs its networks, but this one gives no 'reconstruction'; "
                 "use the dango model, or another loss such as log-cosh"
             )
-        reconstruction = full_precision(prediction.auxiliary["reconstruction"])
+        reconstruction = at_least_float32(prediction.auxiliary["reconstruction"])
         interaction = share.mean(
             F.binary_cross_entropy_with_logits(values, target, reduction="none")
             if self.classes

@@ -10,16 +10,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from knockgraph.losses.loss import LossError
-
-
-def shares(step_size: int, world_size: int) -> list[int]:
-    r"""Samples of each rank, :math:`\lfloor S (r + 1) / w \rfloor - \lfloor S r / w \rfloor`: the loader's rule.
-
-    >>> shares(7, 3), shares(1, 2)
-    ([2, 2, 3], [0, 1])
-    """
-    return [step_size * (r + 1) // world_size - step_size * r // world_size for r in range(world_size)]
+from knockgraph.errors import LossError
 
 
 def rank_of(world_size: int) -> int:
@@ -37,7 +28,7 @@ def rank_of(world_size: int) -> int:
     return dist.get_rank() if running > 1 else 0
 
 
-def gather_rows(rows: Tensor, sizes: Sequence[int], rank: int) -> Tensor:
+def gather_with_gradient(rows: Tensor, sizes: Sequence[int], rank: int) -> Tensor:
     r"""The rows of rank 0, of rank 1, …, the same on every rank: ``[sum(sizes), channels]``.
 
     Every rank must compute the same function :math:`L` of the result, as part of a loss whose gradients DDP averages.

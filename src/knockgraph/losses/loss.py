@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from knockgraph.errors import KnockgraphError
+from knockgraph.errors import LossError
 from knockgraph.models.model import Prediction
-
-
-class LossError(KnockgraphError, ValueError):
-    """A loss was given an option, a prediction or a target that it does not allow."""
+from knockgraph.ops import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,24 @@ class Loss(nn.Module, ABC):
 
     Attributes:
         needs: What a prediction must have beside its values: ``embedding``, or names of auxiliary terms.
+        classes: Whether labels are classes and predictions their logits; ``None``: either.
     """
 
     needs: tuple[str, ...] = ()
+    classes: bool | None = False
 
     def __init__(self) -> None:
         super().__init__()  # a signature of its own: the options of a loss are those of its constructor
+
+    @classmethod
+    def options_for(cls, classes: bool, options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The options with which it suits labels that are classes, or numbers; ``None`` if it does not.
+
+        Args:
+            classes: Which of the two the task has.
+            options: Those that are given.
+        """
+        return dict(options) if cls.classes in (None, classes) else None
 
     def forward(
         self,
@@ -101,7 +112,7 @@ class Loss(nn.Module, ABC):
             world_size: Number of ranks.
             epoch: For terms that are scheduled over epochs.
         """
-        values = full_precision(prediction.values)
+        values = at_least_float32(prediction.values)
         if values.dim() != 2 or values.shape != target.shape:
             raise LossError(
                 f"the prediction has shape {list(values.shape)} and the target {list(target.shape)}, "
@@ -118,13 +129,8 @@ class Loss(nn.Module, ABC):
             unused = [term for name, term in prediction.auxiliary.items() if name not in self.needs]
             if not unused:
                 return found
-            return replace(found, total=found.total + 0 * full_precision(torch.stack(unused)).sum())
+            return replace(found, total=found.total + 0 * at_least_float32(torch.stack(unused)).sum())
 
     @abstractmethod
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
         """The terms of this loss; values and target, ``[samples, outputs]``, are checked and of full precision."""
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """``x`` in float32, or as it is if float64."""
-    return x if x.dtype == torch.float64 else x.float()

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from knockgraph.losses.loss import Loss, LossError, LossParts, Share
+from knockgraph.errors import LossError
+from knockgraph.losses.loss import Loss, LossParts, Share
 from knockgraph.models.model import Prediction
 
 
@@ -68,6 +69,7 @@ class BCELoss(PointwiseLoss):
     """
 
     name = "bce"
+    classes = True
     _positive_weight: Tensor
 
     def __init__(self, positive_weight: float | Sequence[float] | None = None) -> None:

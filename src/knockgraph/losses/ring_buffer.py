@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knockgraph.losses.loss import LossError
+from knockgraph.errors import LossError
 
 
 class RingBuffer(nn.Module):

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
-from knockgraph.losses.loss import LossError
+from knockgraph.errors import LossError
 
 
 def progress(epoch: int, end: int) -> float:

@@ -14,8 +14,7 @@ from knockgraph.models.hyper_sagnn import HyperSAGNN
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.relation_choice import relation_choice
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops._backends import at_least_float32
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops import at_least_float32, autocast_input
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 

@@ -13,13 +13,14 @@ from knockgraph.graph import CellGraph
 from knockgraph.graph.structural_features import FEATURES
 
 _START = 0.01  # size of the state before it is normalised
+_START_WITHOUT_NORM = 0.1
 _SHARPNESS = 20.0  # T at the start
 
 
 class GeneInput(nn.Module):
     r"""Learned embedding, given features, or both, through two layers,
 
-    .. math:: u = e + F f, \qquad x = \mathrm{LayerNorm}\bigl(u + W_2\, \mathrm{GELU}(W_1 u + b_1) + b_2\bigr).
+    .. math:: u = e + F f, \qquad x = \mathrm{norm}\bigl(u + W_2\, \mathrm{GELU}(W_1 u + b_1) + b_2\bigr).
 
     The two layers start as the identity (:math:`W_2 = 0`), and e and F start small. Interactions are products of gene
     states, and these are learned one direction after another: a random map in front of them, or an embedding that a few
@@ -44,6 +45,9 @@ class GeneInput(nn.Module):
         features: Names of the graph's features to use as f.
         embedding_dropout: Share of the genes that do without an e of their own in a training step.
         similar: Name of the feature s, or ``None``: nothing is borrowed.
+        norm: Whether there is a LayerNorm. Without one, weight decay keeps the states of genes small of which little is
+            known, so that with a residual path the layers, which are shared by all genes, do most of the work. A
+            LayerNorm makes all states equally large, and the embeddings soon fit the noise.
 
     Attributes:
         known: bool [num_genes], the genes with an embedding of their own; see :meth:`set_known`.
@@ -64,6 +68,7 @@ class GeneInput(nn.Module):
         features: Sequence[str] = (),
         embedding_dropout: float = 0.0,
         similar: str | None = None,
+        norm: bool = True,
     ) -> None:
         super().__init__()
         instead = bool(features) or similar is not None
@@ -93,21 +98,23 @@ class GeneInput(nn.Module):
             self.register_buffer("known", torch.ones(graph.num_genes, dtype=torch.bool))
         self.first = nn.Linear(channels, channels)
         self.second = nn.Linear(channels, channels)
-        self.norm = nn.LayerNorm(channels)
+        self.norm = nn.LayerNorm(channels) if norm else nn.Identity()
+        self.start = _START if norm else _START_WITHOUT_NORM
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Start anew."""
         if self.embedding is not None:
-            nn.init.normal_(self.embedding, std=_START)
+            nn.init.normal_(self.embedding, std=self.start)
         if self.project is not None:
-            nn.init.normal_(self.project.weight, std=_START / math.sqrt(self.project.in_features))
+            nn.init.normal_(self.project.weight, std=self.start / math.sqrt(self.project.in_features))
         if self.direction is not None:
             nn.init.constant_(self.sharpness, math.log(_SHARPNESS))
         self.first.reset_parameters()
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)
-        self.norm.reset_parameters()
+        if isinstance(self.norm, nn.LayerNorm):
+            self.norm.reset_parameters()
 
     def set_known(self, genes: Tensor) -> None:
         """Say which genes training samples delete, bool [num_genes]; all are taken to be known until then."""

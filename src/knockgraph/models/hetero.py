@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from knockgraph import registry
 from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
 from knockgraph.models.gene_input import GeneInput
@@ -19,19 +20,12 @@ from knockgraph.models.pair_predictor import PairPredictor
 from knockgraph.models.relation_aggregation import AGGREGATIONS, relation_aggregation
 from knockgraph.models.relation_choice import relation_choice
 from knockgraph.nn.attention_pooling import AttentionPooling
-from knockgraph.nn.relation_conv import (
-    GATv2RelationConv,
-    GCNRelationConv,
-    GINRelationConv,
-    RelationConv,
-    SAGERelationConv,
-)
+from knockgraph.nn.relation_conv import RelationConv, relation_conv
 from knockgraph.nn.typed_conv import TypedGCNConv, TypedGINConv, TypedSAGEConv
-from knockgraph.ops._backends import at_least_float32
+from knockgraph.ops import at_least_float32
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 
-Convolution = Literal["gin", "sage", "gcn", "gatv2"]
 Aggregation = Literal["sum", "mean", "attention", "pairwise"]
 Combination = Literal["gating", "mean", "sum"]
 Local = Literal["hyper-sagnn", "pairs"]
@@ -39,7 +33,7 @@ WildType = Literal["column", "cached-epoch"]
 Kernels = Literal["auto", "torch", "triton"]
 Merge = Literal["none", "typed"]
 
-CONVOLUTIONS = ("gin", "sage", "gcn", "gatv2")
+_TYPED = {"gin": TypedGINConv, "sage": TypedSAGEConv, "gcn": TypedGCNConv}
 
 
 class HeteroCellModel(CellModel):
@@ -65,7 +59,8 @@ class HeteroCellModel(CellModel):
         graph: The cell graph.
         channels: Channels H of all states.
         layers: Message-passing layers L.
-        conv: ``gin`` (learned ε), ``sage`` (mean), ``gcn`` or ``gatv2``, one per relation.
+        conv: ``gin`` (learned ε), ``sage`` (mean), ``gcn``, ``gatv2`` or one of another package, one per relation, see
+            :func:`~knockgraph.nn.relation_conv.relation_conv`.
         aggregation: ``sum``, ``mean``, ``attention`` or ``pairwise``, over the relations.
         relations: Names of the relations; all of the graph by default.
         merge: ``typed`` makes one list of typed edges of all relations, with one convolution per layer
@@ -73,8 +68,11 @@ class HeteroCellModel(CellModel):
             without types, merge those of the graph: :meth:`CellGraph.merged`.
         embedding: Whether genes have a learned embedding.
         features: Names of the graph's gene features to use beside, or instead of, the embedding.
-        embedding_dropout: See :class:`GeneInput`, and so the next.
-        similar: As above.
+        embedding_dropout: Share of the genes that do without an embedding of their own in a training step, see
+            :class:`GeneInput`.
+        similar: Name of the feature by which genes borrow embeddings, see :class:`GeneInput`.
+        input_norm: Whether the input is normalised, see :class:`GeneInput`. By default only without a residual path,
+            which is when states have to be told apart by their direction.
         mlp_layers: Linear maps in the MLP of ``gin``.
         heads: Heads of ``gatv2``, of ``attention``, of the metabolism's attention and of Hyper-SAGNN.
         norm: Whether convolutions are followed by a LayerNorm.
@@ -114,7 +112,7 @@ class HeteroCellModel(CellModel):
         graph: CellGraph,
         channels: int = 64,
         layers: int = 3,
-        conv: Convolution = "gin",
+        conv: str = "gin",
         aggregation: Aggregation = "pairwise",
         relations: Sequence[str] | None = None,
         merge: Merge = "none",
@@ -122,6 +120,7 @@ class HeteroCellModel(CellModel):
         features: Sequence[str] = (),
         embedding_dropout: float = 0.0,
         similar: str | None = None,
+        input_norm: bool | None = None,
         mlp_layers: int = 4,
         heads: int = 4,
         norm: bool = True,
@@ -143,7 +142,7 @@ class HeteroCellModel(CellModel):
         outputs: int = 1,
     ) -> None:
         super().__init__()
-        _one_of("conv", conv, CONVOLUTIONS)
+        registry.check("convolution", conv)
         _one_of("aggregation", aggregation, AGGREGATIONS)
         _one_of("activation", activation, ACTIVATIONS)
         _one_of("combine", combine, ("gating", "mean", "sum"))
@@ -161,16 +160,23 @@ class HeteroCellModel(CellModel):
         for name, share in (("dropout", dropout), ("head_dropout", head_dropout)):
             if not 0 <= share < 1:
                 raise ModelError(f"{name}={share}, but it is a share from 0 to below 1")
-        if merge == "typed" and conv == "gatv2":
-            raise ModelError("merge='typed' does not go with conv='gatv2'; use gin, sage or gcn, or merge='none'")
+        if merge == "typed" and conv not in _TYPED:
+            raise ModelError(f"merge='typed' does not go with conv={conv!r}; use gin, sage or gcn, or merge='none'")
         if metabolism and graph.metabolism is None:
             raise ModelError("metabolism=True, but this cell graph has no metabolism; build one into the graph")
         self.relations = names = relation_choice(graph, relations)
         if merge == "typed":
             aggregation = "sum"  # of one
         self.exact = wild_type == "column"
-        self.hops = layers + (conv == "gcn")
-        self.input = GeneInput(graph, channels, embedding, features, embedding_dropout, similar)
+        self.input = GeneInput(
+            graph,
+            channels,
+            embedding,
+            features,
+            embedding_dropout,
+            similar,
+            not residual if input_norm is None else input_norm,
+        )
         self.layers = nn.ModuleList(
             HeteroLayer(
                 _convolution(conv, names, channels, mlp_layers, heads, merge, kernels),
@@ -184,6 +190,8 @@ class HeteroCellModel(CellModel):
             )
             for _ in range(layers)
         )
+        degrees = cast(HeteroLayer, self.layers[0]).conv.degrees
+        self.hops = None if degrees is None else layers + degrees
         self.pool = AttentionPooling(channels)
         sizes = [graph.num_genes]
         self.metabolic: MetabolicState | None = None
@@ -306,16 +314,9 @@ class HeteroCellModel(CellModel):
 def _convolution(
     name: str, relations: Sequence[str], channels: int, mlp_layers: int, heads: int, merge: str, kernels: str
 ) -> RelationConv:
-    typed = merge == "typed"
-    if name == "gin":
-        if typed:
-            return TypedGINConv(relations, channels, mlp_layers)
-        return GINRelationConv(relations, channels, mlp_layers, kernels)
-    if name == "sage":
-        return (TypedSAGEConv if typed else SAGERelationConv)(relations, channels)
-    if name == "gcn":
-        return (TypedGCNConv if typed else GCNRelationConv)(relations, channels)
-    return GATv2RelationConv(relations, channels, heads)
+    if merge != "typed":
+        return relation_conv(name, relations, channels, mlp_layers=mlp_layers, heads=heads, backend=kernels)
+    return TypedGINConv(relations, channels, mlp_layers) if name == "gin" else _TYPED[name](relations, channels)
 
 
 def _one_of(option: str, value: str, known: Sequence[str] | dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.errors import ModelError, PerturbationError
-from knockgraph.ops._backends import at_least_float32
+from knockgraph.ops import at_least_float32
 from knockgraph.screen import PerturbationBatch
 
 

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from knockgraph.errors import ModelError
-from knockgraph.ops import DistinctRows, mix_pairs, pair_tables, row_norm
-from knockgraph.ops._backends import fused
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops import DistinctRows, autocast_input, fused, mix_pairs, pair_tables, row_norm
 
 AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
 
@@ -113,6 +111,8 @@ class AttentionAggregation(RelationAggregation):
         self.qkv = nn.Linear(channels, 3 * channels)
         self.out = nn.Linear(channels, channels)
         self.norm = nn.LayerNorm(channels)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
 
     def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
@@ -180,14 +180,13 @@ class PairwiseAggregation(RelationAggregation):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew, each MLP as two ``nn.Linear`` do."""
+        """Reset the weights as in ``nn.Linear``, the biases of the MLPs to 0: they are the same for all genes."""
         _, channels, hidden = self.weight_first.shape
-        for fan_in, parameters in (
-            (2 * channels, (self.weight_first, self.weight_second, self.bias_in)),
-            (hidden, (self.weight_out, self.bias_out)),
-        ):
-            for parameter in parameters:
-                nn.init.uniform_(parameter, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
+        for fan_in, weights in ((2 * channels, (self.weight_first, self.weight_second)), (hidden, (self.weight_out,))):
+            for weight in weights:
+                nn.init.uniform_(weight, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
+        nn.init.zeros_(self.bias_in)
+        nn.init.zeros_(self.bias_out)
         for module in (*self.scorer, self.norm):
             if isinstance(module, (nn.Linear, nn.LayerNorm)):
                 module.reset_parameters()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from knockgraph.ops._backends import at_least_float32
+from knockgraph.ops import at_least_float32
 
 
 class AttentionPooling(nn.Module):

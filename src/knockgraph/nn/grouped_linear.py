@@ -18,24 +18,32 @@ class GroupedLinear(nn.Module):
         in_channels: Channels of x.
         out_channels: Channels of y.
         bias: Whether there is a b.
+        activated: Whether an activation follows. Then W starts with variance 2/in_channels, so that the size of the
+            states survives a ReLU or GELU (`He et al. <https://arxiv.org/abs/1502.01852>`_), and b starts at 0: with a
+            random b after every map, b is soon larger than what differs between rows. Otherwise both start as in
+            ``nn.Linear``.
 
     Shapes:
         x ``[groups, rows, in_channels]`` -> ``[groups, rows, out_channels]``; the weight is
         ``[groups, in_channels, out_channels]``, the bias ``[groups, 1, out_channels]``.
     """
 
-    def __init__(self, groups: int, in_channels: int, out_channels: int, bias: bool = True) -> None:
+    def __init__(
+        self, groups: int, in_channels: int, out_channels: int, bias: bool = True, activated: bool = False
+    ) -> None:
         super().__init__()
+        self.activated = activated
         self.weight = nn.Parameter(torch.empty(groups, in_channels, out_channels))
         self.bias = nn.Parameter(torch.empty(groups, 1, out_channels)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew, each group as ``nn.Linear`` does."""
-        bound = 1 / math.sqrt(max(self.weight.shape[1], 1))
+        """Reset W and b, see ``activated``."""
+        bound = math.sqrt((6 if self.activated else 1) / max(self.weight.shape[1], 1))
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
-            nn.init.uniform_(self.bias, -bound, bound)
+            limit = 0.0 if self.activated else bound
+            nn.init.uniform_(self.bias, -limit, limit)
 
     def forward(self, x: Tensor) -> Tensor:
         """See the formula above."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from knockgraph import registry
 from knockgraph.errors import ModelError
 from knockgraph.nn.gatv2_conv import GATv2Conv
 from knockgraph.nn.gcn_conv import GCNConv
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import DistinctRows, Reduce, relation_mlp
-from knockgraph.ops._backends import fused
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops import DistinctRows, Reduce, autocast_input, fused, relation_mlp
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -29,13 +30,16 @@ class RelationConv(nn.Module, ABC):
     Attributes:
         local: Whether the result at a gene depends only on the gene and its remaining neighbours' features. Where all
             samples share x, such a layer has few rows that differ, see :class:`~knockgraph.ops.DistinctRows`.
+        degrees: Whether the neighbours' degrees count, too, so that a deletion reaches one hop further; ``None``: not
+            stated, it may reach any distance.
 
     Shapes:
         x ``[num_genes, batch, channels]`` (or ``[num_genes, channels]``, shared by all samples) ->
         ``[relations, num_genes · batch, channels]``; with distinct rows only their places.
     """
 
-    local = False
+    local: bool = False
+    degrees: bool | None = None
 
     def __init__(self, relations: Sequence[str], channels: int) -> None:
         super().__init__()
@@ -94,6 +98,7 @@ class GINRelationConv(RelationConv):
     """
 
     local = True
+    degrees = False
 
     def __init__(self, relations: Sequence[str], channels: int, mlp_layers: int = 4, backend: str = "auto") -> None:
         super().__init__(relations, channels)
@@ -103,7 +108,7 @@ class GINRelationConv(RelationConv):
         for layer in range(mlp_layers):
             if layer:
                 self.mlp.append(nn.GELU())
-            self.mlp.append(GroupedLinear(len(self.relations), channels, channels))
+            self.mlp.append(GroupedLinear(len(self.relations), channels, channels, activated=True))
 
     def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
@@ -141,11 +146,12 @@ class SAGERelationConv(RelationConv):
     r""":math:`y_r = W_r\, \mathrm{mean}_r + V_r\, x + b_r`, the mean over each sample's remaining neighbours."""
 
     local = True
+    degrees = False
 
     def __init__(self, relations: Sequence[str], channels: int) -> None:
         super().__init__(relations, channels)
-        self.neighbour = GroupedLinear(len(self.relations), channels, channels)
-        self.own = GroupedLinear(len(self.relations), channels, channels, bias=False)
+        self.neighbour = GroupedLinear(len(self.relations), channels, channels, activated=True)
+        self.own = GroupedLinear(len(self.relations), channels, channels, bias=False, activated=True)
 
     def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
@@ -155,12 +161,23 @@ class SAGERelationConv(RelationConv):
         return mixed
 
 
-class GCNRelationConv(RelationConv):
-    """:class:`~knockgraph.nn.GCNConv` for each relation."""
+class EachRelationConv(RelationConv):
+    r"""A layer of one relation, such as :class:`~knockgraph.nn.GCNConv`, made once for each:
+    :math:`y_r = \mathrm{convs}_r(\mathrm{view}, r, x)`.
 
-    def __init__(self, relations: Sequence[str], channels: int) -> None:
+    Args:
+        relations: Names of the relations.
+        channels: Channels of x and y.
+        convs: As many layers, in their order.
+        degrees: See :class:`RelationConv`.
+    """
+
+    def __init__(
+        self, relations: Sequence[str], channels: int, convs: Iterable[nn.Module], degrees: bool | None = None
+    ) -> None:
         super().__init__(relations, channels)
-        self.convs = nn.ModuleList(GCNConv(channels, channels) for _ in self.relations)
+        self.convs = nn.ModuleList(convs)
+        self.degrees = degrees
 
     def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
@@ -168,7 +185,14 @@ class GCNRelationConv(RelationConv):
         return torch.stack([conv(view, name, x).flatten(0, 1) for name, conv in convs])
 
 
-class GATv2RelationConv(RelationConv):
+class GCNRelationConv(EachRelationConv):
+    """:class:`~knockgraph.nn.GCNConv` for each relation."""
+
+    def __init__(self, relations: Sequence[str], channels: int) -> None:
+        super().__init__(relations, channels, (GCNConv(channels, channels) for _ in relations), degrees=True)
+
+
+class GATv2RelationConv(EachRelationConv):
     """:class:`~knockgraph.nn.GATv2Conv` for each relation, the heads side by side.
 
     Args:
@@ -178,12 +202,27 @@ class GATv2RelationConv(RelationConv):
     """
 
     def __init__(self, relations: Sequence[str], channels: int, heads: int = 1) -> None:
-        super().__init__(relations, channels)
         if channels % heads:
             raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
-        self.convs = nn.ModuleList(GATv2Conv(channels, channels // heads, heads) for _ in self.relations)
+        convs = (GATv2Conv(channels, channels // heads, heads) for _ in relations)
+        super().__init__(relations, channels, convs, degrees=False)
 
-    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the formula above."""
-        convs = zip(self.relations, self.convs, strict=True)
-        return torch.stack([conv(view, name, x).flatten(0, 1) for name, conv in convs])
+
+def relation_conv(name: str, relations: Sequence[str], channels: int, **offered: Any) -> RelationConv:
+    """A convolution over several relations by name.
+
+    Args:
+        name: One of the registry's convolutions, or ``package.module:Class``: a :class:`RelationConv`, or a layer of
+            one relation with ``Class(in_channels, out_channels)`` and ``forward(view, relation, x)``.
+        relations: Names of the relations.
+        channels: Channels of x and y.
+        offered: Options of which the class is given those that its signature names.
+    """
+    kind = registry.find("convolution", name)
+    takes = inspect.signature(kind).parameters
+    options = {key: value for key, value in offered.items() if key in takes}
+    if issubclass(kind, RelationConv):
+        conv: RelationConv = kind(relations, channels, **options)
+        return conv
+    convs = (kind(channels, channels, **options) for _ in relations)
+    return EachRelationConv(relations, channels, convs, getattr(kind, "degrees", None))

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from knockgraph.nn.grouped_linear import GroupedLinear
 from knockgraph.nn.relation_conv import RelationConv
-from knockgraph.ops import DistinctRows
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops import DistinctRows, autocast_input
 from knockgraph.strategies import PerturbedGraphs
 
 MERGED = "merged"
@@ -33,6 +32,8 @@ class TypedConv(RelationConv):
         x ``[num_genes, batch, channels]`` (or ``[num_genes, channels]``, shared by all samples) ->
         ``[1, num_genes · batch, channels]``.
     """
+
+    degrees = False
 
     def __init__(self, types: Sequence[str], channels: int) -> None:
         super().__init__((MERGED,), channels)
@@ -67,7 +68,7 @@ class TypedGINConv(TypedConv):
         for layer in range(mlp_layers):
             if layer:
                 self.mlp.append(nn.GELU())
-            self.mlp.append(GroupedLinear(1, channels, channels))
+            self.mlp.append(GroupedLinear(1, channels, channels, activated=True))
 
     def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
@@ -100,6 +101,8 @@ class TypedSAGEConv(TypedConv):
 class TypedGCNConv(TypedConv):
     r""":math:`y = d \odot \mathrm{messages}(d \odot x W) + d^2 \odot x W + b` with
     :math:`d = (\sum_r m \odot A_r m + 1)^{-1/2}`; the scales of the types have no part in d."""
+
+    degrees = True
 
     def __init__(self, types: Sequence[str], channels: int) -> None:
         super().__init__(types, channels)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops._backends import accumulator, resolve_backend
+from knockgraph.ops.backends.choice import resolve_backend
 from knockgraph.ops.operator import SparseOperator
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops.precision import accumulator, autocast_input
 
 # On a CPU a block of edges and samples stays in the cache; elsewhere it fills the device.
 _CPU_COLUMNS = 448
@@ -89,29 +89,17 @@ def attend(
 
 
 @torch.library.custom_op("knockgraph::csr_attend", mutates_args=(), schema=_SCHEMA)
-def _csr_attend(
-    ptr: Tensor,
-    index: Tensor,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    order_t: Tensor,
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    keep_in: Tensor | None,
-    keep_out: Tensor | None,
-    slope: float,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
+def _csr_attend(*arguments: Any) -> tuple[Tensor, Tensor]:
+    (ptr, index, order), (*states, keep_in, keep_out, slope, backend) = arguments[:3], arguments[6:]
+    source, target, attention = states
     if index.numel() == 0 or source.numel() == 0:
         lse = target.new_full(target.shape[:3], float("inf"), dtype=attention.dtype)
         return torch.zeros_like(target, memory_format=torch.contiguous_format), lse
     source, target, attention = source.contiguous(), target.contiguous(), attention.contiguous()
     if backend == "triton":
-        from knockgraph.ops import _attention_triton
+        from knockgraph.ops.triton import attention as attention_triton
 
-        return _attention_triton.forward(ptr, index, order, source, target, attention, keep_in, keep_out, slope)
+        return attention_triton.forward(ptr, index, order, source, target, attention, keep_in, keep_out, slope)
     return attend_forward(ptr, index, source, target, attention, keep_in, keep_out, slope)
 
 
@@ -122,31 +110,17 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("knockgraph::csr_attend_grad", mutates_args=(), schema=_GRAD_SCHEMA)
-def _csr_attend_grad(
-    ptr: Tensor,
-    index: Tensor,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    order_t: Tensor,
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    keep_in: Tensor | None,
-    y: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    slope: float,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    source, target, attention = source.contiguous(), target.contiguous(), attention.contiguous()
+def _csr_attend_grad(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    ptr, index, order, ptr_t, index_t, order_t, *given, backend = arguments
+    source, target, attention = (state.contiguous() for state in given[:3])
     if index.numel() == 0 or source.numel() == 0:
         return torch.zeros_like(source), torch.zeros_like(target), torch.zeros_like(attention)
+    keep_in, y, lse, grad, slope = given[3:]
     states = (source, target, attention, keep_in, y, lse, grad.contiguous(), slope)
     if backend == "triton":
-        from knockgraph.ops import _attention_triton
+        from knockgraph.ops.triton import attention as attention_triton
 
-        return _attention_triton.backward(ptr, index, order, ptr_t, index_t, order_t, *states)
+        return attention_triton.backward(ptr, index, order, ptr_t, index_t, order_t, *states)
     return attend_backward(ptr, index, *states)
 
 

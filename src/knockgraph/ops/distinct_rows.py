@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from knockgraph.ops._backends import resolve_backend
+from knockgraph.ops.backends.choice import resolve_backend
 from knockgraph.ops.operator import SparseOperator
 from knockgraph.ops.shared_input import touched_entries
 
@@ -105,9 +105,9 @@ def touched_rows(
 
 @torch.library.custom_op("knockgraph::mark_rows", mutates_args=())
 def _mark_rows(ptr: Tensor, index: Tensor, genes: Tensor, samples: Tensor, touched: Tensor) -> Tensor:
-    from knockgraph.ops import _distinct_rows_triton
+    from knockgraph.ops.triton import distinct_rows as distinct_rows_triton
 
-    return _distinct_rows_triton.mark(ptr, index, genes, samples, touched)
+    return distinct_rows_triton.mark(ptr, index, genes, samples, touched)
 
 
 @_mark_rows.register_fake
@@ -119,9 +119,9 @@ def _(ptr: Tensor, index: Tensor, genes: Tensor, samples: Tensor, touched: Tenso
     "knockgraph::take_rows", mutates_args=(), schema="(Tensor x, Tensor rows, Tensor count) -> Tensor"
 )
 def _take_rows(x: Tensor, rows: Tensor, count: Tensor) -> Tensor:
-    from knockgraph.ops import _distinct_rows_triton
+    from knockgraph.ops.triton import distinct_rows as distinct_rows_triton
 
-    return _distinct_rows_triton.copy_rows(x, rows, count, forth=True)
+    return distinct_rows_triton.copy_rows(x, rows, count, forth=True)
 
 
 @_take_rows.register_fake
@@ -133,9 +133,9 @@ def _(x: Tensor, rows: Tensor, count: Tensor) -> Tensor:
     "knockgraph::put_rows", mutates_args=(), schema="(Tensor y, Tensor rows, Tensor count) -> Tensor"
 )
 def _put_rows(y: Tensor, rows: Tensor, count: Tensor) -> Tensor:
-    from knockgraph.ops import _distinct_rows_triton
+    from knockgraph.ops.triton import distinct_rows as distinct_rows_triton
 
-    return _distinct_rows_triton.copy_rows(y, rows, count, forth=False)
+    return distinct_rows_triton.copy_rows(y, rows, count, forth=False)
 
 
 @_put_rows.register_fake
@@ -165,15 +165,15 @@ def _(y: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
 
 
 @torch.library.custom_op(
-    "knockgraph::gather_rows", mutates_args=(), schema="(Tensor grad, Tensor slot, Tensor touched, int batch) -> Tensor"
+    "knockgraph::sum_rows", mutates_args=(), schema="(Tensor grad, Tensor slot, Tensor touched, int batch) -> Tensor"
 )
-def _gather_rows(grad: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
-    from knockgraph.ops import _distinct_rows_triton
+def _sum_rows(grad: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
+    from knockgraph.ops.triton import distinct_rows as distinct_rows_triton
 
-    return _distinct_rows_triton.sum_rows(grad, slot, touched, batch)
+    return distinct_rows_triton.sum_rows(grad, slot, touched, batch)
 
 
-@_gather_rows.register_fake
+@_sum_rows.register_fake
 def _(grad: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
     return torch.empty_like(grad)
 
@@ -184,6 +184,6 @@ def _keep_slots(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 _spread_rows.register_autograd(
-    lambda ctx, grad: (_gather_rows(grad.contiguous(), *ctx.saved_tensors, ctx.batch), None, None, None),
+    lambda ctx, grad: (_sum_rows(grad.contiguous(), *ctx.saved_tensors, ctx.batch), None, None, None),
     setup_context=_keep_slots,
 )

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops._backends import accumulator, resolve_backend
-from knockgraph.ops._sum_op import raw_sum
+from knockgraph.ops.backends.choice import resolve_backend
+from knockgraph.ops.masked_sum import raw_sum
 from knockgraph.ops.operator import CsrTable, SparseOperator
-from knockgraph.ops.spmm import autocast_input, check_operands
+from knockgraph.ops.precision import accumulator, autocast_input
+from knockgraph.ops.spmm import check_operands
 
 # Products of entries are [entries, batch * channels]; entries are cut so that a block has at most so many elements: on
 # a CPU it then stays in the cache, elsewhere it fills the device.
@@ -168,53 +169,30 @@ def gated_dot(
 @torch.library.custom_op(
     "knockgraph::gated_sum", mutates_args=(), schema=f"({_TABLES}, Tensor gate, Tensor x, {_KEEP}) -> Tensor"
 )
-def _gated_sum(
-    ptr: Tensor,
-    index: Tensor,
-    entry: Tensor,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    entry_t: Tensor,
-    order_t: Tensor,
-    gate: Tensor,
-    x: Tensor,
-    keep_in: Tensor | None,
-    keep_out: Tensor | None,
-    backend: str,
-) -> Tensor:
+def _gated_sum(*arguments: Any) -> Tensor:
+    (ptr, index, entry, order), (gate, x, keep_in, keep_out, backend) = arguments[:4], arguments[8:]
     if index.numel() == 0 or x.numel() == 0:
-        return x.new_zeros(ptr.numel() - 1, *x.shape[1:])
-    return raw_sum(CsrTable(ptr, index, gate[entry], order, 1), x, keep_in, keep_out, backend)
+        return torch.zeros_like(_empty(ptr, x))
+    return raw_sum(CsrTable(ptr, index, gate[entry], order), x, keep_in, keep_out, backend)
 
 
 @_gated_sum.register_fake
-def _(ptr: Tensor, *rest: Any) -> Tensor:
-    x: Tensor = rest[8]
+def _(*arguments: Any) -> Tensor:
+    return _empty(arguments[0], arguments[9])
+
+
+def _empty(ptr: Tensor, x: Tensor) -> Tensor:
     return x.new_empty(ptr.shape[0] - 1, *x.shape[1:])
 
 
 @torch.library.custom_op(
     "knockgraph::gated_dot", mutates_args=(), schema=f"({_TABLES}, Tensor x, Tensor y, {_KEEP}) -> Tensor"
 )
-def _gated_dot(
-    ptr: Tensor,
-    index: Tensor,
-    entry: Tensor,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    entry_t: Tensor,
-    order_t: Tensor,
-    x: Tensor,
-    y: Tensor,
-    keep_in: Tensor | None,
-    keep_out: Tensor | None,
-    backend: str,
-) -> Tensor:
+def _gated_dot(*arguments: Any) -> Tensor:
     """``Σ_b y_ib · x_jb`` over the samples that keep both ends, for each entry j → i: [entries]."""
+    (ptr, index, entry), (x, y, keep_in, keep_out, _) = arguments[:3], arguments[8:]
     dtype = accumulator(x.dtype)
-    out = x.new_zeros(index.numel(), dtype=dtype)
+    out: Tensor = x.new_zeros(index.numel(), dtype=dtype)
     if index.numel() == 0 or x.numel() == 0:
         return out
     row = torch.repeat_interleave((ptr[1:] - ptr[:-1]).long(), output_size=index.numel())
@@ -228,9 +206,9 @@ def _gated_dot(
 
 
 @_gated_dot.register_fake
-def _(ptr: Tensor, index: Tensor, *rest: Any) -> Tensor:
-    x: Tensor = rest[6]
-    return x.new_empty(index.shape[0], dtype=accumulator(x.dtype))
+def _(*arguments: Any) -> Tensor:
+    index, x = arguments[1], arguments[8]
+    return torch.empty_like(index, dtype=accumulator(x.dtype))
 
 
 def _kept(x: Tensor, keep: Tensor | None) -> Tensor:

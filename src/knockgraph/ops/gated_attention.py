@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops._backends import accumulator
 from knockgraph.ops.attention import attend_backward, attend_forward, check_attention
 from knockgraph.ops.gated import GatedOperator
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops.precision import accumulator, autocast_input
 
 _STATES = "Tensor ptr, Tensor index, Tensor gate, Tensor source, Tensor target, Tensor attention, Tensor? keep_in"
 _SCHEMA = f"({_STATES}, Tensor? keep_out, float slope) -> (Tensor, Tensor)"
@@ -77,17 +76,8 @@ def gated_attend(
 
 
 @torch.library.custom_op("knockgraph::gated_attend", mutates_args=(), schema=_SCHEMA)
-def _gated_attend(
-    ptr: Tensor,
-    index: Tensor,
-    gate: Tensor,
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    keep_in: Tensor | None,
-    keep_out: Tensor | None,
-    slope: float,
-) -> tuple[Tensor, Tensor]:
+def _gated_attend(*arguments: Any) -> tuple[Tensor, Tensor]:
+    ptr, index, gate, source, target, attention, keep_in, keep_out, slope = arguments
     if index.numel() == 0 or source.numel() == 0:
         lse = target.new_full(target.shape[:3], float("inf"), dtype=attention.dtype)
         return torch.zeros_like(target, memory_format=torch.contiguous_format), lse
@@ -102,25 +92,14 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("knockgraph::gated_attend_grad", mutates_args=(), schema=_GRAD_SCHEMA)
-def _gated_attend_grad(
-    ptr: Tensor,
-    index: Tensor,
-    gate: Tensor,
-    source: Tensor,
-    target: Tensor,
-    attention: Tensor,
-    keep_in: Tensor | None,
-    y: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    slope: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _gated_attend_grad(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ptr, index, gate, *states, keep_in, y, lse, grad, slope = arguments
     grad_gate = torch.zeros_like(gate)
-    source, target, attention = source.contiguous(), target.contiguous(), attention.contiguous()
+    source, target, attention = (state.contiguous() for state in states)
     if index.numel() == 0 or source.numel() == 0:
         return grad_gate, torch.zeros_like(source), torch.zeros_like(target), torch.zeros_like(attention)
-    states = (source, target, attention, keep_in, y, lse, grad.contiguous(), slope)
-    return grad_gate, *attend_backward(ptr, index, *states, gate, grad_gate)
+    given = (source, target, attention, keep_in, y, lse, grad.contiguous(), slope)
+    return grad_gate, *attend_backward(ptr, index, *given, gate, grad_gate)
 
 
 @_gated_attend_grad.register_fake

@@ -34,7 +34,7 @@ class CsrTable(NamedTuple):
     indices: Tensor
     weight: Tensor | None
     order: Tensor
-    panels: int
+    panels: int = 1
 
 
 class SplitOperator(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knockgraph.ops._backends import at_least_float32, fused
-from knockgraph.ops._partial_sums import apart
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops.backends.choice import fused
+from knockgraph.ops.partial_sums import apart
+from knockgraph.ops.precision import at_least_float32, autocast_input
 
 _SCHEMA = (
     "Tensor h, Tensor first, Tensor second, Tensor bias_in, Tensor out, Tensor bias_out, Tensor scorer_in, "
@@ -104,10 +104,10 @@ def _score(o: Tensor, scorer_in: Tensor, scorer_bias: Tensor, scorer_out: Tensor
 
 @torch.library.custom_op("knockgraph::mix_pairs", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)")
 def _mix_pairs(h: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    from knockgraph.ops import _pairwise_triton
+    from knockgraph.ops.triton import pairwise as pairwise_triton
 
     *weights, count, _, _, keep = rest
-    return _pairwise_triton.mix_pairs(h, _as(h.dtype, weights), count, keep)
+    return pairwise_triton.mix_pairs(h, _as(h.dtype, weights), count, keep)
 
 
 @_mix_pairs.register_fake
@@ -123,10 +123,10 @@ def _(h: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     schema=f"({_SCHEMA}, Tensor y, Tensor lse, Tensor(a!) t, Tensor dy) -> Tensor[]",
 )
 def _mix_pairs_grad(h: Tensor, *rest: Any) -> list[Tensor]:
-    from knockgraph.ops import _pairwise_triton
+    from knockgraph.ops.triton import pairwise as pairwise_triton
 
     *weights, count, pairs, slots, _, y, lse, t, dy = rest
-    found = _pairwise_triton.mix_pairs_grad(h, _as(h.dtype, weights), count, pairs, slots, dy, y, lse, t)
+    found = pairwise_triton.mix_pairs_grad(h, _as(h.dtype, weights), count, pairs, slots, dy, y, lse, t)
     return [found[0], *(grad.view(w.shape).to(w.dtype) for grad, w in zip(found[1:], weights, strict=True))]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knockgraph.ops._backends import fused
-from knockgraph.ops.spmm import autocast_input
+from knockgraph.ops.backends.choice import fused
+from knockgraph.ops.precision import autocast_input
 
 _SCHEMA = (
     "Tensor own, Tensor neighbours, Tensor eps, Tensor weight, Tensor bias, Tensor? scale, Tensor? shift, Tensor? count"
@@ -76,20 +76,12 @@ def _plain(
 
 
 @torch.library.custom_op("knockgraph::relation_mlp", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor)")
-def _relation_mlp(
-    own: Tensor,
-    neighbours: Tensor,
-    eps: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    count: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    from knockgraph.ops import _relation_mlp_triton
+def _relation_mlp(*arguments: Any) -> tuple[Tensor, Tensor]:
+    from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
+    own, neighbours, eps, weight, bias, scale, shift, count = arguments
     weight = weight.to(neighbours.dtype).contiguous()
-    return _relation_mlp_triton.forward(own, neighbours, eps, weight, bias.contiguous(), _pair(scale, shift), count)
+    return relation_mlp_triton.forward(own, neighbours, eps, weight, bias.contiguous(), _pair(scale, shift), count)
 
 
 @_relation_mlp.register_fake
@@ -100,24 +92,13 @@ def _(own: Tensor, neighbours: Tensor, eps: Tensor, weight: Tensor, *rest: Any) 
 @torch.library.custom_op(
     "knockgraph::relation_mlp_grad", mutates_args=(), schema=f"({_SCHEMA}, Tensor z, Tensor dy) -> Tensor[]"
 )
-def _relation_mlp_grad(
-    own: Tensor,
-    neighbours: Tensor,
-    eps: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    scale: Tensor | None,
-    shift: Tensor | None,
-    count: Tensor | None,
-    z: Tensor,
-    dy: Tensor,
-) -> list[Tensor]:
-    from knockgraph.ops import _relation_mlp_triton
+def _relation_mlp_grad(*arguments: Any) -> list[Tensor]:
+    from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
+    own, neighbours, eps, weight, _, scale, shift, count, z, dy = arguments
     narrow = weight.to(neighbours.dtype).contiguous()
-    found = _relation_mlp_triton.backward(own, neighbours, eps, narrow, _pair(scale, shift), count, z, dy)
-    like = (own, neighbours, eps, weight, bias, scale, shift)
-    return [g.to(t.dtype) for g, t in zip(found, like, strict=True) if g is not None and t is not None]
+    found = relation_mlp_triton.backward(own, neighbours, eps, narrow, _pair(scale, shift), count, z, dy)
+    return [g.to(t.dtype) for g, t in zip(found, arguments[:7], strict=True) if g is not None and t is not None]
 
 
 @_relation_mlp_grad.register_fake

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knockgraph.ops._backends import at_least_float32, fused
+from knockgraph.ops.backends.choice import fused
+from knockgraph.ops.precision import at_least_float32
 
 
 def row_norm(x: Tensor, weight: Tensor, bias: Tensor, backend: str = "auto") -> Tensor:
@@ -31,9 +32,9 @@ def row_norm(x: Tensor, weight: Tensor, bias: Tensor, backend: str = "auto") -> 
 
 @torch.library.custom_op("knockgraph::row_norm", mutates_args=())
 def _row_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    from knockgraph.ops import _row_norm_triton
+    from knockgraph.ops.triton import row_norm as row_norm_triton
 
-    return _row_norm_triton.forward(x, weight, bias)
+    return row_norm_triton.forward(x, weight, bias)
 
 
 @_row_norm.register_fake
@@ -45,9 +46,9 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     "knockgraph::row_norm_grad", mutates_args=(), schema="(Tensor x, Tensor weight, Tensor dy) -> Tensor[]"
 )
 def _row_norm_grad(x: Tensor, weight: Tensor, dy: Tensor) -> list[Tensor]:
-    from knockgraph.ops import _row_norm_triton
+    from knockgraph.ops.triton import row_norm as row_norm_triton
 
-    dx, d_weight, d_bias = _row_norm_triton.backward(x, weight, dy)
+    dx, d_weight, d_bias = row_norm_triton.backward(x, weight, dy)
     return [dx, d_weight.to(weight.dtype), d_bias.to(weight.dtype)]
 
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops import _spmm_cpu
-from knockgraph.ops._backends import accumulator, resolve_backend
-from knockgraph.ops._sum_op import raw_sum
+from knockgraph.ops.backends import spmm_cpu
+from knockgraph.ops.backends.choice import resolve_backend
+from knockgraph.ops.masked_sum import raw_sum
 from knockgraph.ops.operator import CsrTable, SparseOperator
-from knockgraph.ops.spmm import autocast_input, check_operands, relation_axis
+from knockgraph.ops.precision import accumulator, autocast_input
+from knockgraph.ops.spmm import check_operands, relation_axis
 
 if TYPE_CHECKING:
     from knockgraph.ops.distinct_rows import DistinctRows
@@ -119,33 +120,19 @@ def spmm_shared_rows(
 
 
 @torch.library.custom_op("knockgraph::shared_sum", mutates_args=(), schema=f"({_TABLES}, Tensor x, {_BATCH}) -> Tensor")
-def _shared_sum(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    x: Tensor,
-    genes: Tensor,
-    samples: Tensor,
-    batch_size: int,
-    scale_out: Tensor | None,
-    mask_in: bool,
-    backend: str,
-) -> Tensor:
-    table, transposed = CsrTable(ptr, index, weight, order, 1), CsrTable(ptr_t, index_t, weight_t, order_t, 1)
-    rows = ptr.numel() - 1
-    if index.numel() == 0 or x.numel() == 0 or batch_size == 0:
+def _shared_sum(*arguments: Any) -> Tensor:
+    table, transposed = CsrTable(*arguments[:4]), CsrTable(*arguments[4:8])
+    x: Tensor
+    x, genes, samples, batch_size, scale_out, mask_in, backend = arguments[8:]
+    rows = table.ptr.numel() - 1
+    if table.indices.numel() == 0 or x.numel() == 0 or batch_size == 0:
         return x.new_zeros(rows, batch_size, x.shape[1])
     x = x.contiguous()
     genes, samples, fresh = _sorted_entries(genes, samples, x.shape[0], mask_in)
     if backend == "triton":
-        from knockgraph.ops import _shared_input_triton
+        from knockgraph.ops.triton import shared_input as shared_input_triton
 
-        return _shared_input_triton.shared_sum(table, transposed, x, genes, samples, fresh, batch_size, scale_out)
+        return shared_input_triton.shared_sum(table, transposed, x, genes, samples, fresh, batch_size, scale_out)
     if x.device.type != "cpu":
         keep = _keep(genes, samples, x.shape[0], batch_size)
         wide = x.unsqueeze(1).expand(-1, batch_size, -1)
@@ -160,41 +147,27 @@ def _shared_sum(
 
 
 @_shared_sum.register_fake
-def _(ptr: Tensor, *rest: Any) -> Tensor:
-    x: Tensor = rest[7]
-    return x.new_empty(ptr.shape[0] - 1, rest[10], x.shape[1])
+def _(*arguments: Any) -> Tensor:
+    x: Tensor = arguments[8]
+    return x.new_empty(arguments[0].shape[0] - 1, arguments[11], x.shape[1])
 
 
 @torch.library.custom_op(
     "knockgraph::shared_sum_grad", mutates_args=(), schema=f"({_TABLES}, Tensor grad, {_BATCH}) -> Tensor"
 )
-def _shared_sum_grad(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    grad: Tensor,
-    genes: Tensor,
-    samples: Tensor,
-    batch_size: int,
-    scale_out: Tensor | None,
-    mask_in: bool,
-    backend: str,
-) -> Tensor:
-    transposed = CsrTable(ptr_t, index_t, weight_t, order_t, 1)
-    num_genes = ptr_t.numel() - 1
-    if index.numel() == 0 or grad.numel() == 0:
+def _shared_sum_grad(*arguments: Any) -> Tensor:
+    transposed = CsrTable(*arguments[4:8])
+    grad: Tensor
+    grad, genes, samples, batch_size, scale_out, mask_in, backend = arguments[8:]
+    num_genes = transposed.ptr.numel() - 1
+    if transposed.indices.numel() == 0 or grad.numel() == 0:
         return grad.new_zeros(num_genes, grad.shape[2])
     grad = grad.contiguous()
     genes, samples, fresh = _sorted_entries(genes, samples, num_genes, mask_in)
     if backend == "triton":
-        from knockgraph.ops import _shared_input_triton
+        from knockgraph.ops.triton import shared_input as shared_input_triton
 
-        return _shared_input_triton.shared_sum_grad(transposed, grad, genes, samples, fresh, scale_out)
+        return shared_input_triton.shared_sum_grad(transposed, grad, genes, samples, fresh, scale_out)
     dtype = accumulator(grad.dtype)
     if grad.device.type != "cpu":
         keep = _keep(genes, samples, num_genes, batch_size)
@@ -207,19 +180,9 @@ def _shared_sum_grad(
 
 
 @_shared_sum_grad.register_fake
-def _(
-    ptr: Tensor,
-    index: Tensor,
-    weight: Tensor | None,
-    order: Tensor,
-    ptr_t: Tensor,
-    index_t: Tensor,
-    weight_t: Tensor | None,
-    order_t: Tensor,
-    grad: Tensor,
-    *_: Any,
-) -> Tensor:
-    return grad.new_empty(ptr_t.shape[0] - 1, grad.shape[2])
+def _(*arguments: Any) -> Tensor:
+    grad: Tensor = arguments[8]
+    return grad.new_empty(arguments[4].shape[0] - 1, grad.shape[2])
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -282,4 +245,4 @@ def _keep(genes: Tensor, samples: Tensor, num_genes: int, batch_size: int) -> Te
 
 def _scale_rows_(y: Tensor, scale: Tensor | None) -> None:
     if scale is not None:
-        _spmm_cpu.scale_(y.view(-1, scale.shape[0], *y.shape[1:]), scale)
+        spmm_cpu.scale_(y.view(-1, scale.shape[0], *y.shape[1:]), scale)

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops._backends import accumulator, resolve_backend
-from knockgraph.ops._extreme_op import masked_extreme
-from knockgraph.ops._split_sum_op import split_sum
-from knockgraph.ops._sum_op import masked_sum
+from knockgraph.ops.backends.choice import resolve_backend
+from knockgraph.ops.masked_extreme import masked_extreme
+from knockgraph.ops.masked_sum import masked_sum
 from knockgraph.ops.operator import CsrTable, SparseOperator
+from knockgraph.ops.precision import accumulator, autocast_input
+from knockgraph.ops.split_sum import split_sum
 
 Reduce = Literal["sum", "mean", "max", "min"]
 
@@ -127,14 +128,6 @@ def masked_degree(
 def transposed_table(operator: SparseOperator, backend: str) -> CsrTable:
     """The form of the transpose that the backend reads fastest."""
     return operator.by_source_in_panels if backend in ("cpu", "torch") else operator.by_source
-
-
-def autocast_input(x: Tensor) -> Tensor:
-    """Cast ``x`` as autocast casts the operand of a matrix product; float64 stays."""
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-        return x.to(torch.get_autocast_dtype(kind))
-    return x
 
 
 def check_operands(operator: SparseOperator, x: Tensor, scale_in: Tensor | None, scale_out: Tensor | None) -> None:

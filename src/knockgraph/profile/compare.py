@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from knockgraph.profile.runs import times
-from knockgraph.train.config import Config
+from knockgraph import phases
+from knockgraph.train.schema import Config
 
 _FOLLOWS = ("placement",)  # from another condition
 
@@ -95,3 +95,34 @@ def compared(a: dict[str, Any], b: dict[str, Any], middle: dict[str, Any] | None
         result["middle"] = middle
         result["slower_steps_by"] = {"model": t[1] / t[0], "strategy": t[2] / t[1]}
     return result
+
+
+def localised(runs: dict[str, Any]) -> dict[str, float] | None:
+    """Full = empty + what the model adds + what neither explains, in seconds per step; ``None`` without all three.
+
+    The empty run already does masks, clipping and the optimizer; the model adds its forward, loss and backward pass.
+    If the full run was made again after the others, the mean of the two counts, which cancels a steady drift.
+    """
+    if not {"full", "empty", "model-only"} <= set(runs):
+        return None
+    added = (phases.FORWARD, phases.LOSS, phases.COMPILED, phases.BACKWARD)
+    per_step = {name: {k: v / runs[name]["steps"] for k, v in times(runs[name]).items()} for name in runs}
+    model = sum(per_step["model-only"].get(k, 0.0) - per_step["empty"].get(k, 0.0) for k in added)
+    full, empty = runs["full"]["seconds_per_step"], runs["empty"]["seconds_per_step"]
+    if "full again" in runs:
+        full = (full + runs["full again"]["seconds_per_step"]) / 2
+    return {"full": full, "empty": empty, "model": model, "unexplained": full - empty - model}
+
+
+def uncertain(runs: dict[str, Any]) -> bool:
+    """Whether so much is unexplained that the machine may have changed its pace meanwhile."""
+    parts = localised(runs)
+    return parts is not None and abs(parts["unexplained"]) > 0.05 * parts["full"]
+
+
+def times(run: dict[str, Any]) -> dict[str, float]:
+    """The phases of a run on the clock that explains it: the device's where there is one, else the host's."""
+    if "device_phases" not in run:
+        return dict(run["phases"])
+    scale = run["steps"] / run["device_steps"]
+    return {name: scale * seconds for name, seconds in run["device_phases"].items()}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from knockgraph.profile import phases
-from knockgraph.profile.compare import per_step
-from knockgraph.profile.runs import localised
+from knockgraph import phases
+from knockgraph.profile.compare import localised, per_step
 
 _WORTH = 0.1  # a phase that takes a smaller share is not worth advice
 _EXACT_AND_FAST = "node-mask"
@@ -26,7 +25,7 @@ def summary(result: dict[str, Any]) -> str:
         f"{c['batch per process'] * c['processes'] / seconds:,.0f} samples/s, batch {c['batch per process']} × "
         f"{c['processes']}, {c['device']}): {parts}; the phases account for {run['accounted']:.1%} of the wall clock."
     ]
-    found = localised(result)
+    found = localised(result["runs"])
     if found is not None:
         sentences.append(
             f"Everything but the model takes {milliseconds(found['empty'])} (empty task), and the model adds "

@@ -16,8 +16,8 @@ import lightning.pytorch as pl
 from lightning.pytorch.profilers import Profiler
 from torch.nn.parallel import DistributedDataParallel
 
-from knockgraph.profile import phases
-from knockgraph.profile.phases import Key, PhaseClock
+from knockgraph import phases
+from knockgraph.phases import Key, PhaseClock
 
 _RULES: tuple[tuple[str, str, str], ...] = (  # what Lightning calls it, phase, part
     (r"\.train_dataloader_next$", phases.WAIT, ""),

@@ -19,18 +19,18 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
+from knockgraph import phases
 from knockgraph.errors import KnockgraphError
-from knockgraph.profile import phases
+from knockgraph.phases import PhaseClock, by_part, by_phase
 from knockgraph.profile.lightning import PhaseProfiler
 from knockgraph.profile.modules import module_times
-from knockgraph.profile.phases import PhaseClock, by_part, by_phase
 from knockgraph.profile.window import Stopwatch, TraceRecorder, Window, steps_per_epoch
 from knockgraph.screen import PerturbationBatch
 from knockgraph.train import memory
 from knockgraph.train.checkpoints import Checkpoints
-from knockgraph.train.config import Config
 from knockgraph.train.data import TrainingData
 from knockgraph.train.run import make_task
+from knockgraph.train.schema import Config
 from knockgraph.train.task import Task, all_ranks
 from knockgraph.train.trainer import Throughput, is_main_process, make_trainer, quiet
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.models.model import Prediction
-from knockgraph.profile.phases import PhaseClock
+from knockgraph.phases import PhaseClock
 
 _FORWARD, _BACKWARD, _REST = "forward of ", "backward of ", "rest"
 

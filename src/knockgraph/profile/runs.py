@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from knockgraph.bench.machine import describe_machine
-from knockgraph.profile import phases
+from knockgraph.machine import describe_machine
+from knockgraph.profile.compare import uncertain
+from knockgraph.profile.explain import summary
 from knockgraph.profile.measure import Say, Workbench
 from knockgraph.profile.settings import VERSION
-from knockgraph.train.config import Config
+from knockgraph.train.schema import Config
 
 
 def profile_run(
@@ -52,7 +53,7 @@ def profile_run(
             if name == "full":
                 epoch = bench.epoch(epoch_limit, found["full"]["seconds_per_step"])
                 conditions = describe(bench)
-        if _uncertain(found):
+        if uncertain(found):
             say(f"run full again: {warmup} + {steps} steps")
             found["full again"] = bench.measure(None, steps, warmup)
     return _result(label or f"{config.model.name}+{config.strategy.name}", conditions, steps, warmup, found, epoch)
@@ -101,8 +102,6 @@ def profile_together(
 def _result(
     label: str, conditions: dict[str, Any], steps: int, warmup: int, runs: dict[str, Any], epoch: dict[str, Any]
 ) -> dict[str, Any]:
-    from knockgraph.profile.explain import summary  # which reads results
-
     result = {
         "profile": VERSION,
         "setting": label,
@@ -148,38 +147,3 @@ def describe(bench: Workbench) -> dict[str, Any]:
         "log every n steps": c.trainer.log_every_n_steps,
         "threads": torch.get_num_threads(),
     }
-
-
-def localised(result: dict[str, Any]) -> dict[str, float] | None:
-    """Full = empty + what the model adds + what neither explains, in seconds per step; ``None`` without all three.
-
-    The empty run already does masks, clipping and the optimizer; the model adds its forward, loss and backward pass.
-    If the full run was made again after the others, the mean of the two counts, which cancels a steady drift.
-    """
-    return _localised(result["runs"])
-
-
-def _uncertain(found: dict[str, Any]) -> bool:
-    """Whether so much is unexplained that the machine may have changed its pace meanwhile."""
-    parts = _localised(found)
-    return parts is not None and abs(parts["unexplained"]) > 0.05 * parts["full"]
-
-
-def _localised(found: dict[str, Any]) -> dict[str, float] | None:
-    if not {"full", "empty", "model-only"} <= set(found):
-        return None
-    added = (phases.FORWARD, phases.LOSS, phases.COMPILED, phases.BACKWARD)
-    per_step = {name: {k: v / found[name]["steps"] for k, v in times(found[name]).items()} for name in found}
-    model = sum(per_step["model-only"].get(k, 0.0) - per_step["empty"].get(k, 0.0) for k in added)
-    full, empty = found["full"]["seconds_per_step"], found["empty"]["seconds_per_step"]
-    if "full again" in found:
-        full = (full + found["full again"]["seconds_per_step"]) / 2
-    return {"full": full, "empty": empty, "model": model, "unexplained": full - empty - model}
-
-
-def times(run: dict[str, Any]) -> dict[str, float]:
-    """The phases of a run on the clock that explains it: the device's where there is one, else the host's."""
-    if "device_phases" not in run:
-        return dict(run["phases"])
-    scale = run["steps"] / run["device_steps"]
-    return {name: scale * seconds for name, seconds in run["device_phases"].items()}

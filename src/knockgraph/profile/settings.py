@@ -11,7 +11,8 @@ from typing import Any
 
 import knockgraph.conf
 from knockgraph.errors import FileFormatError, KnockgraphError
-from knockgraph.train.config import Config, compose, load
+from knockgraph.train.config import compose, load
+from knockgraph.train.schema import Config
 
 VERSION = 1
 """Of the results that ``knockgraph profile --json`` writes and reads again."""

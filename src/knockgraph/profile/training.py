@@ -7,11 +7,11 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from knockgraph.phases import PhaseClock, by_part, by_phase
 from knockgraph.profile.lightning import PhaseProfiler
-from knockgraph.profile.phases import PhaseClock, by_part, by_phase
 from knockgraph.profile.window import Stopwatch, TraceRecorder, Window
 from knockgraph.train.checkpoints import Checkpoints
-from knockgraph.train.config import Config
+from knockgraph.train.schema import Config
 
 
 def watch(config: Config, trainer: pl.Trainer, samples: int, directory: Path) -> None:
@@ -54,7 +54,7 @@ class _Write(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Only the first rank writes; every rank's trace is a file of its own."""
-        from knockgraph.train.run import write_json
+        from knockgraph.files import write_json
 
         self.clock.read_device()
         if not trainer.is_global_zero or not self.clock.count:

@@ -12,12 +12,8 @@ import lightning.pytorch as pl
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from knockgraph.errors import KnockgraphError
-from knockgraph.train.config import Config
-
-
-class WindowError(KnockgraphError, ValueError):
-    """The run is too short for the steps that are to be recorded."""
+from knockgraph.errors import WindowError
+from knockgraph.train.schema import Config
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from knockgraph.graph import CellGraph
 from knockgraph.graph.summary import degree_counts
-from knockgraph.report import page, plots
+from knockgraph.html import page, plots
 
 HEADINGS = (
     "relation",

@@ -8,8 +8,8 @@ from html import escape
 from typing import Any
 
 from knockgraph.bench.learn import MATRIX, WARM
-from knockgraph.report.page import figure, numbers, page, table
-from knockgraph.report.plots import lines
+from knockgraph.html.page import figure, numbers, page, table
+from knockgraph.html.plots import lines
 
 _MOST_CURVES = 12
 _WIDE = 8  # times as long: then a logarithmic axis of time

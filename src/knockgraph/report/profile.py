@@ -5,12 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from knockgraph.profile import phases
-from knockgraph.profile.compare import per_step
+from knockgraph import phases
+from knockgraph.html.page import figure, numbers, page, table
+from knockgraph.html.plots import stacked_bars, timeline
+from knockgraph.profile.compare import localised, per_step
 from knockgraph.profile.explain import comparison, duration, milliseconds, shown, summary
-from knockgraph.profile.runs import localised
-from knockgraph.report.page import figure, numbers, page, table
-from knockgraph.report.plots import stacked_bars, timeline
 
 COLORS = {
     phases.WAIT: "#efb118",
@@ -123,7 +122,7 @@ def _modules(result: dict[str, Any]) -> list[Table]:
 
 
 def _localised(result: dict[str, Any]) -> list[Table]:
-    found = localised(result)
+    found = localised(result["runs"])
     if found is None:
         return []
     names = {

@@ -6,8 +6,8 @@ from html import escape
 from typing import Any
 
 from knockgraph.bench.step import PARTS
-from knockgraph.report.page import figure, numbers, page, table
-from knockgraph.report.plots import stacked_bars
+from knockgraph.html.page import figure, numbers, page, table
+from knockgraph.html.plots import stacked_bars
 
 HEADINGS = (
     "variant",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from knockgraph.report.page import figure, numbers, page, table
-from knockgraph.report.plots import stacked_bars
+from knockgraph.html.page import figure, numbers, page, table
+from knockgraph.html.plots import stacked_bars
 
 HEADINGS = (
     "strategy",

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from knockgraph.container import atomic_write
-from knockgraph.report.page import figure, numbers, page, table
-from knockgraph.report.plots import lines, scatter
-
-if TYPE_CHECKING:
-    from knockgraph.train.config import Config
+from knockgraph.evaluate import verdict
+from knockgraph.files import atomic_write
+from knockgraph.html.page import figure, numbers, page, table
+from knockgraph.html.plots import lines, scatter
+from knockgraph.train.metrics_file import curves
+from knockgraph.train.schema import Config
 
 
 def write_report(directory: Path, config: Config, result: dict[str, Any]) -> None:
     """Write ``report.html`` into a run directory."""
     with atomic_write(directory / "report.html") as part:
         part.write_text(html(directory, config, result), encoding="utf-8")
-
-
-def curves(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """Metric → (step, value), from the run's CSV."""
-    from knockgraph.train.metrics_file import rows
-
-    found: dict[str, list[tuple[int, float]]] = {}
-    for row in rows(path):
-        for name, text in row.items():
-            if name not in ("epoch", "step") and text:
-                with contextlib.suppress(ValueError):  # a damaged number is none
-                    found.setdefault(name, []).append((int(row["step"]), float(text)))
-    return found
 
 
 def html(directory: Path, config: Config, result: dict[str, Any]) -> str:
@@ -76,7 +62,7 @@ def evaluation_html(name: str, config: Config, result: dict[str, Any]) -> str:
     Args:
         name: Of the run.
         config: Of the run.
-        result: What :func:`knockgraph.train.evaluate.evaluate` found.
+        result: What :func:`knockgraph.evaluate.evaluate` found.
     """
     title = f"{name}: {result['experiments']:,} experiments of the {result['part']} part"
     return page(title, _lead(config, result), [*_result(config, result), _config(config)])
@@ -84,8 +70,6 @@ def evaluation_html(name: str, config: Config, result: dict[str, Any]) -> str:
 
 def _lead(config: Config, result: dict[str, Any]) -> str:
     """What was trained, and who won."""
-    from knockgraph.train.evaluate import verdict
-
     said = verdict(config.model.name, result, config.task == "classification")
     return f"{config.model.name} with {config.strategy.name} on {config.data.phenotype}: {said}"
 

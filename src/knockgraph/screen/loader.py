@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from knockgraph.errors import KnockgraphError, ScreenError
-from knockgraph.profile.phases import WAIT, phase
+from knockgraph.phases import WAIT, phase
 from knockgraph.screen.batch import PerturbationBatch
 from knockgraph.screen.bound import BoundScreen
 from knockgraph.screen.order import EpochOrder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -77,4 +78,15 @@ class EpochOrder:
         full = len(order) // g
         mine = order[: full * g].reshape(full, w, b)[:, r].reshape(-1)
         tail = order[full * g :] if not self.drop_last else order[:0]
-        return mine, tail[len(tail) * r // w : len(tail) * (r + 1) // w], len(tail)
+        sizes = shares(len(tail), w)
+        return mine, tail[sum(sizes[:r]) : sum(sizes[: r + 1])], len(tail)
+
+
+def shares(step_size: int, world_size: int) -> list[int]:
+    r"""Samples of each rank in a short step, :math:`\lfloor S (r + 1) / w \rfloor - \lfloor S r / w \rfloor`.
+
+    >>> shares(7, 3), shares(1, 2)
+    ([2, 2, 3], [0, 1])
+    """
+    ends = [step_size * r // world_size for r in range(world_size + 1)]
+    return [stop - start for start, stop in pairwise(ends)]

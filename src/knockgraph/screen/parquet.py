@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from knockgraph.container import atomic_write
+from knockgraph.arrow import check_rows, encoded
 from knockgraph.errors import FileFormatError, ScreenError
+from knockgraph.files import atomic_write
 from knockgraph.screen.genotypes import Genotypes
 from knockgraph.screen.screen import Screen
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 FORMAT = "knockgraph.screen"
 VERSION = 1
 _KEY = b"knockgraph"
-_FREE_ROWS = 1 << 22  # that any file may hold
-_MOST_ROWS_PER_BYTE = 10  # beyond that; screens have less than one, files made to fill the memory thousands
 
 
 def write(screen: Screen, path: str | os.PathLike[str]) -> None:
@@ -90,18 +89,6 @@ def read(path: str | os.PathLike[str]) -> Screen:
             "import it again"
         )
     return screen
-
-
-def check_rows(path: Path) -> None:
-    """Refuse a small Parquet file that says it has more rows than the memory could hold."""
-    import pyarrow.parquet as pq
-
-    rows = pq.read_metadata(path).num_rows
-    if rows > max(_FREE_ROWS, _MOST_ROWS_PER_BYTE * path.stat().st_size):
-        raise FileFormatError(
-            f"{path} has {rows:,} rows in {path.stat().st_size:,} bytes, as files do that are made to fill the memory; "
-            "if it is sound, write it again without compression"
-        )
 
 
 def _about(table: pa.Table, source: Path) -> dict[str, Any]:
@@ -168,18 +155,6 @@ def _is_list_of_texts(kind: pa.DataType) -> bool:
     inner = kind.value_type
     inner = inner.value_type if pa.types.is_dictionary(inner) else inner
     return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
-
-
-def encoded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """The distinct texts of a column and one code per row."""
-    import pyarrow as pa
-
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    column = column.unify_dictionaries().combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # no chunk at all
-        return [], np.empty(0, dtype=np.int32)
-    return column.dictionary.to_pylist(), column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
 
 
 def _numbers(screen: Screen) -> dict[str, np.ndarray[Any, Any]]:

@@ -250,6 +250,40 @@ def k_fold(screen: Screen, folds: int = 5, fold: int = 0, seed: int = 0, subset:
     return _split(screen, parts, _about("k-fold", seed, subset, folds=folds, fold=fold))
 
 
+def by_kind(
+    screen: Screen,
+    kind: str,
+    fractions: Sequence[float] = DEFAULT_FRACTIONS,
+    unseen: str = "one",
+    held_out: float = 0.1,
+    folds: int = 5,
+    fold: int = 0,
+    seed: int = 0,
+    subset: int | None = None,
+) -> Split:
+    """The split of a kind that is known by name; each kind takes those options that it has.
+
+    Args:
+        screen: The experiments.
+        kind: ``random``, ``genotype``, ``source``, ``unseen-genes`` or ``k-fold``.
+        fractions: Shares of train, val and test.
+        unseen: As of :func:`unseen_genes`.
+        held_out: As of :func:`unseen_genes`.
+        folds: As of :func:`k_fold`.
+        fold: As of :func:`k_fold`.
+        seed: Same seed, same split.
+        subset: Use only this many experiments, drawn at random.
+    """
+    if kind == "unseen-genes":
+        return unseen_genes(screen, unseen, held_out, seed, subset)  # type: ignore[arg-type]
+    if kind == "k-fold":
+        return k_fold(screen, folds, fold, seed, subset)
+    makers = {"random": random, "source": by_source, "genotype": by_genotype}
+    if kind not in makers:
+        raise SplitError(f"there is no split {kind!r}; use {', '.join(makers)}, unseen-genes or k-fold")
+    return makers[kind](screen, fractions, seed, subset)
+
+
 def _split(
     screen: Screen, parts: dict[str, Rows], about: dict[str, Any], held_out: dict[str, tuple[str, ...]] | None = None
 ) -> Split:

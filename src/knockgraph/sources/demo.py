@@ -16,6 +16,7 @@ planted interaction one of about 0.23: the best possible Pearson correlation wit
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -36,8 +37,11 @@ from knockgraph.sources.planted import (
     heavy_tailed_edges,
     measure,
 )
+from knockgraph.sources.report import ImportReport
+from knockgraph.sources.source import GraphOptions, ScreenOptions, Source
 
 NUM_GENES = 360
+NUM_EXPERIMENTS = 8_000
 NUM_PROCESSES = 16
 NOISE = 0.11
 """Standard deviation of the error of log fitness and of ``gene_interaction``."""
@@ -71,7 +75,7 @@ def demo_cell(seed: int = 0) -> CellGraph:
     )
 
 
-def demo_screen(num_experiments: int = 8_000, seed: int = 0) -> Screen:
+def demo_screen(num_experiments: int = NUM_EXPERIMENTS, seed: int = 0) -> Screen:
     """Experiments on ``demo_cell(seed)``, all of different genotypes: the wild type, single, double, triple deletions.
 
     Phenotypes ``fitness`` and ``gene_interaction`` (in log fitness), each with its ``std``, the latter with a
@@ -83,6 +87,20 @@ def demo_screen(num_experiments: int = 8_000, seed: int = 0) -> Screen:
     rng = default_rng([seed, _SCREEN])
     genotypes = draw_genotypes(rng, _pathways(seed), _MIX, num_experiments)
     return measure(rng, gene_names(NUM_GENES), demo_mechanism(seed), genotypes, NOISE, "demo")
+
+
+class Demo(Source):
+    """The source ``demo``."""
+
+    reads = None
+
+    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
+        """See :func:`demo_cell`."""
+        return demo_cell(options.seed)
+
+    def screen(self, path: Path, options: ScreenOptions, report: ImportReport) -> Screen:
+        """See :func:`demo_screen`."""
+        return demo_screen(NUM_EXPERIMENTS if options.experiments is None else options.experiments, options.seed)
 
 
 def demo_mechanism(seed: int = 0) -> Buffering:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from knockgraph import __version__
-from knockgraph.container import atomic_write
-from knockgraph.errors import FileFormatError, KnockgraphError
+from knockgraph.errors import DownloadError, FileFormatError
+from knockgraph.files import atomic_write
 from knockgraph.sources.catalogue import PublicFile
 
 MANIFEST = "downloads.json"
@@ -33,10 +33,6 @@ _UNPACKED = 16  # how many times larger than the largest download what is in an 
 
 Progress = Callable[[int, int | None], None]
 """Told the bytes that are there and the bytes that there will be, if known."""
-
-
-class DownloadError(KnockgraphError, OSError):
-    """A file could not be fetched, or is not what it should be."""
 
 
 @dataclass(frozen=True)

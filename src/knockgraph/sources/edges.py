@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from knockgraph.arrow import encoded
 from knockgraph.sources.names import NameResolver
 from knockgraph.sources.report import FileReport
 
@@ -98,7 +99,7 @@ def _rows(column: pa.Array, resolve: NameResolver, prefix: str) -> Rows:
     return resolve.many([name.removeprefix(prefix) for name in names], codes)
 
 
-def distinct(column: pa.Array) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The distinct texts of a block and one code per row."""
-    encoded = column.dictionary_encode()
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+def distinct(column: pa.Array | pa.ChunkedArray) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The distinct texts of a column and one code per row."""
+    names, codes = encoded(column)
+    return names, codes.astype(np.int64)

@@ -1,17 +1,15 @@
-"""From a folder of public files to a cell graph or a screen, in one call each."""
+"""From a source to a cell graph or a screen, in one call each; and the sources that are public files of yeast."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
-from knockgraph.errors import FileFormatError, KnockgraphError, ScreenError
+from knockgraph.errors import FileFormatError, KnockgraphError, ScreenError, SourceError
 from knockgraph.graph import CellGraph, GeneNames, Metabolism
 from knockgraph.graph.structural_features import with_structural_features
 from knockgraph.screen import Screen, ragged
@@ -33,13 +31,10 @@ from knockgraph.sources.catalogue import SETS, chosen, public_file
 from knockgraph.sources.folder import gather, listing, locate
 from knockgraph.sources.names import AsWritten, NameResolver, Policy
 from knockgraph.sources.report import FileReport, ImportReport
-from knockgraph.sources.sga import LinkedPolicy
 from knockgraph.sources.sgd import Linkage
+from knockgraph.sources.source import GraphOptions, ScreenOptions, Source, Table, checked_path, source_of
 
 Edges = Tensor | tuple[Tensor, Tensor]
-Preset = Literal["yeast", "yeast-lite", "yeast-clean"]
-Study = Literal["collins2007", "costanzo2016", "kuzmin2018"]
-Table = Literal["auto", "scores", "trigenic-calls", "digenic-calls"]
 
 BUILT = {
     "yeast.cellgraph": "knockgraph graph build --preset yeast --from DIR -o {}",
@@ -59,46 +54,72 @@ def how_to_build(path: Path) -> str:
     return f"; make it with '{command.format(path)}'" if command else ""
 
 
-@dataclass(frozen=True)
-class GraphOptions:
-    """What may be chosen when a graph is built from public files.
+def build_graph(name: str, path: Path | None, options: GraphOptions | None = None) -> tuple[CellGraph, ImportReport]:
+    """The cell graph of a source, and a report of what was read and dropped.
 
-    Attributes:
-        unknown: Edges with a name outside the gene list: ``drop`` leaves them out and reports, ``error`` refuses.
-        cutoff: Least STRING score, for all channels or per channel.
-        merged: One relation of all STRING channels instead of one each.
-        weighted: Whether STRING edges carry their score as weight.
-        metabolism: Whether yeast-GEM is read.
-        plasmid: Whether the four genes of the 2-micron plasmid belong to the cell.
-        features: Structural features to add, see :mod:`knockgraph.graph.structural_features`.
-        phenotypes: Whether ``yeast-clean`` reads YeastPhenome's files as gene features where they are.
+    Args:
+        name: ``demo``, ``yeast-scale``, ``tables``, ``yeast``, ``yeast-lite``, ``yeast-clean``, or a source of another
+            package.
+        path: The folder to read, if it reads one.
+        options: See :class:`GraphOptions`.
+    """
+    options, report = options or GraphOptions(), ImportReport(name)
+    source = source_of(name, "graph")
+    graph = source.graph(checked_path(source, path, f"the preset {name}"), options, report)
+    return (with_structural_features(graph, options.features) if options.features else graph), report
+
+
+class Yeast(Source):
+    """Public networks of yeast: regulatory (YEASTRACT), physical (BioGRID), tflink, the six channels of STRING 12.0,
+    metabolism (yeast-GEM).
     """
 
-    unknown: Policy = "drop"
-    cutoff: int | Mapping[str, int] = 1
-    merged: bool = False
-    weighted: bool = False
-    metabolism: bool = True
-    plasmid: bool = False
-    features: Sequence[str] = ()
-    phenotypes: bool = True
+    reads = "the folder with the public files"
+    files = ("yeast",)
+
+    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
+        """From the files in a folder."""
+        return yeast_graph(self.files, path, options, report)
 
 
-def build_graph(preset: Preset, folder: Path, options: GraphOptions | None = None) -> tuple[CellGraph, ImportReport]:
-    """The cell graph of yeast from the files in ``folder``, and a report of what was read and dropped.
-
-    ``yeast``: regulatory (YEASTRACT), physical (BioGRID), tflink, the six channels of STRING 12.0, metabolism.
-    ``yeast-lite``: regulatory, physical, the physical network of STRING 12.0, six channels of STRING 11.5, metabolism.
-    ``yeast-clean``: nothing that contains genetic interactions: regulatory, physical, the physical network of STRING
-    12.0 with scores as weights, complex (CYC2008), metabolism, and the features ``go`` (Gene Ontology) and
-    ``phenotypes`` (YeastPhenome) where their files are in the folder.
+class YeastLite(Yeast):
+    """The same from smaller files: regulatory, physical, the physical network of STRING 12.0, six channels of
+    STRING 11.5, metabolism.
     """
-    options = options or GraphOptions()
-    wanted = [f for f in chosen([preset]) if options.metabolism or f.name != "yeast-gem"]
+
+    files = ("yeast-lite",)
+
+
+class YeastClean(Yeast):
+    """Nothing that contains genetic interactions: regulatory, physical, the physical network of STRING 12.0 with scores
+    as weights, complex (CYC2008), metabolism, and the features ``go`` (Gene Ontology) and ``phenotypes``
+    (YeastPhenome) where their files are in the folder.
+    """
+
+    files = ("yeast-clean",)
+
+    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
+        """From the files in a folder."""
+        return yeast_graph(self.files, path, options, report, clean=True)
+
+
+def yeast_graph(
+    files: Sequence[str], folder: Path, options: GraphOptions, report: ImportReport, clean: bool = False
+) -> CellGraph:
+    """The cell graph of those files of the catalogue that are networks of yeast.
+
+    Args:
+        files: Names of files and sets of the catalogue.
+        folder: Where they are.
+        options: See :class:`GraphOptions`.
+        report: Told what was read and dropped.
+        clean: Whether STRING's physical network is weighted and features are read, see :class:`YeastClean`.
+    """
+    unknown = options.unknown or "drop"
+    wanted = [f for f in chosen(files) if options.metabolism or f.name != "yeast-gem"]
     path = gather(folder, wanted)
-    report = ImportReport(preset)
     genes, elsewhere, _ = read_gene_list(folder, report, options.plasmid)
-    resolve = NameResolver(genes, elsewhere, options.unknown)
+    resolve = NameResolver(genes, elsewhere, unknown)
     relations: dict[str, Edges] = {
         "regulatory": yeastract.read_regulations(
             path["yeastract"], resolve, report.file("regulatory", path["yeastract"])
@@ -114,7 +135,7 @@ def build_graph(preset: Preset, folder: Path, options: GraphOptions | None = Non
             resolve,
             report.file("STRING 12.0 physical", file),
             merged=True,
-            weighted=options.weighted or preset == "yeast-clean",
+            weighted=options.weighted or clean,
         )
         relations["string12_0_physical"] = found["merged"]
     if "cyc2008" in path:
@@ -123,12 +144,11 @@ def build_graph(preset: Preset, folder: Path, options: GraphOptions | None = Non
         )
     for channels in (p for name, p in path.items() if name.endswith("-channels")):
         relations |= _channels(channels, resolve, report, options)
-    features = _given_features(folder, resolve, report, options.phenotypes) if preset == "yeast-clean" else {}
+    features = _given_features(folder, resolve, report, options.phenotypes) if clean else {}
     metabolism = None
     if options.metabolism:
-        metabolism = _metabolism(path["yeast-gem"], genes, report, options.unknown)
-    graph = CellGraph(genes, relations, metabolism, features)
-    return (with_structural_features(graph, options.features) if options.features else graph), report
+        metabolism = _metabolism(path["yeast-gem"], genes, report, unknown)
+    return CellGraph(genes, relations, metabolism, features)
 
 
 def _channels(path: Path, resolve: NameResolver, report: ImportReport, options: GraphOptions) -> dict[str, Edges]:
@@ -211,23 +231,6 @@ def _rule_genes(reactions: Sequence[object]) -> list[str]:
     )
 
 
-@dataclass(frozen=True)
-class ScreenOptions:
-    """What may be chosen when a screen is imported from public files.
-
-    Attributes:
-        unknown: Experiments with a name outside the gene list: ``drop`` leaves them out and reports, ``error`` refuses.
-        linked: Crosses of linked genes: ``drop``, or ``mark`` with 1 in the statistic ``linked``.
-        table: Which table of Kuzmin's; ``auto`` takes the scores if they are there, else the trigenic calls.
-        genes: Where the gene list comes from: a folder with SGD's files or a cell graph; by default the folder itself.
-    """
-
-    unknown: Policy = "drop"
-    linked: LinkedPolicy = "drop"
-    table: Table = "auto"
-    genes: Path | None = None
-
-
 _TABLES: dict[str, tuple[str, ...]] = {
     "scores": (*public_file("kuzmin2018").patterns, "tau_sga*"),
     "trigenic-calls": ("kuzmin2018_trigenic_calls*",),
@@ -235,31 +238,75 @@ _TABLES: dict[str, tuple[str, ...]] = {
 }
 
 
-def import_screen(study: Study, source: Path, options: ScreenOptions | None = None) -> tuple[Screen, ImportReport]:
-    """A published screen from a folder of files or one file, and a report of what was read and dropped."""
-    options = options or ScreenOptions()
-    report = ImportReport(study)
-    resolve, linkage = _resolver(source, options, report)
-    if study == "collins2007":
-        path = source if source.is_file() else gather(source, [public_file(study)])[study]
-        return collins.read_collins(path, resolve, report.file("E-MAP", path)), report
-    if study == "costanzo2016":
-        paths = [source] if source.is_file() else _costanzo_files(source)
-        return costanzo.read_costanzo(paths, resolve, report, linkage, options.linked), report
-    table, path = _kuzmin_table(source, options.table)
-    if table == "trigenic-calls":
-        file = report.file("trigenic calls", path)
-        return kuzmin.read_trigenic_calls(path, resolve, file, options.linked), report
-    if table == "digenic-calls":
-        return kuzmin.read_digenic_calls(path, resolve, report.file("digenic calls", path)), report
-    study_of_file = "kuzmin2020" if path.name.lower().startswith("aaz5667") else study
-    return kuzmin.read_scores([path], resolve, report, linkage, options.linked, study_of_file), report
+def import_screen(name: str, path: Path | None, options: ScreenOptions | None = None) -> tuple[Screen, ImportReport]:
+    """The screen of a source, and a report of what was read and dropped.
+
+    Args:
+        name: ``demo``, ``yeast-scale``, ``table``, ``collins2007``, ``costanzo2016``, ``kuzmin2018``, or a source of
+            another package.
+        path: The folder or file to read, if it reads one.
+        options: See :class:`ScreenOptions`.
+    """
+    options, report = options or ScreenOptions(), ImportReport(name)
+    source = source_of(name, "screen")
+    screen = source.screen(checked_path(source, path, f"the screen {name}"), options, report)
+    if source.resolves:
+        return screen, report
+    if options.genes is not None:
+        what = "the table" if path is None else str(path)
+        screen, file = with_systematic_names(screen, options.genes, options.unknown or "error", what)
+        report.files.append(file)
+    elif options.unknown is not None:
+        raise SourceError("--unknown needs --genes: a cell graph, or a folder with SGD_features.tab")
+    return screen, report
+
+
+class Study(Source):
+    """A published screen, its names resolved by SGD's files beside it."""
+
+    reads = "the folder or file with the study's data"
+    resolves = True
+
+
+class Collins2007(Study):
+    """An E-MAP of the genes of chromosome biology."""
+
+    def screen(self, path: Path, options: ScreenOptions, report: ImportReport) -> Screen:
+        """See :mod:`knockgraph.sources.collins`."""
+        resolve, _ = _resolver(path, options, report)
+        file = path if path.is_file() else gather(path, [public_file("collins2007")])["collins2007"]
+        return collins.read_collins(file, resolve, report.file("E-MAP", file))
+
+
+class Costanzo2016(Study):
+    """The global network of digenic interactions."""
+
+    def screen(self, path: Path, options: ScreenOptions, report: ImportReport) -> Screen:
+        """See :mod:`knockgraph.sources.costanzo`."""
+        resolve, linkage = _resolver(path, options, report)
+        files = [path] if path.is_file() else _costanzo_files(path)
+        return costanzo.read_costanzo(files, resolve, report, linkage, options.linked)
+
+
+class Kuzmin2018(Study):
+    """Trigenic interactions."""
+
+    def screen(self, path: Path, options: ScreenOptions, report: ImportReport) -> Screen:
+        """See :mod:`knockgraph.sources.kuzmin`."""
+        resolve, linkage = _resolver(path, options, report)
+        table, file = _kuzmin_table(path, options.table)
+        if table == "trigenic-calls":
+            return kuzmin.read_trigenic_calls(file, resolve, report.file("trigenic calls", file), options.linked)
+        if table == "digenic-calls":
+            return kuzmin.read_digenic_calls(file, resolve, report.file("digenic calls", file))
+        study = "kuzmin2020" if file.name.lower().startswith("aaz5667") else "kuzmin2018"
+        return kuzmin.read_scores([file], resolve, report, linkage, options.linked, study)
 
 
 def _resolver(source: Path, options: ScreenOptions, report: ImportReport) -> tuple[NameResolver, Linkage | None]:
-    where = options.genes or (source if source.is_dir() else source.parent)
+    where, unknown = options.genes or (source if source.is_dir() else source.parent), options.unknown or "drop"
     if where.is_file():
-        return NameResolver(CellGraph.load(where).genes, None, options.unknown), None
+        return NameResolver(CellGraph.load(where).genes, None, unknown), None
     if options.genes is None and locate(listing(where), public_file("sgd-features").patterns) is None:
         note = report.file("genes", where)
         note.notes.append(
@@ -268,7 +315,7 @@ def _resolver(source: Path, options: ScreenOptions, report: ImportReport) -> tup
         )
         return AsWritten(), None
     genes, elsewhere, linkage = read_gene_list(where, report)
-    return NameResolver(genes, elsewhere, options.unknown), linkage
+    return NameResolver(genes, elsewhere, unknown), linkage
 
 
 def resolver_of(genes: Path, unknown: Policy = "drop") -> NameResolver:

@@ -72,10 +72,17 @@ class FileReport:
 
 @dataclass
 class ImportReport:
-    """All files of one import."""
+    """All files of one import.
+
+    Attributes:
+        name: Of the source.
+        files: One entry each.
+        brief: Whether people are told only of files of which something was left out.
+    """
 
     name: str
     files: list[FileReport] = field(default_factory=list)
+    brief: bool = False
 
     def file(self, what: str, path: Path) -> FileReport:
         """A new entry."""
@@ -84,9 +91,10 @@ class ImportReport:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-safe."""
-        return {"import": self.name, "files": [f.as_dict() for f in self.files]}
+        return {"import": self.name, "files": [f.as_dict() for f in self.files]} if self.files else {}
 
     def lines(self) -> Iterator[str]:
         """For people."""
         for file in self.files:
-            yield from file.lines()
+            if file.dropped or not self.brief:
+                yield from file.lines()

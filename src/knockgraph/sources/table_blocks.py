@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from knockgraph.arrow import check_rows
 from knockgraph.errors import FileFormatError, ScreenError
-from knockgraph.screen.parquet import check_rows
 from knockgraph.sources.delimited import DelimitedFile
 
 if TYPE_CHECKING:

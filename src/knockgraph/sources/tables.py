@@ -25,9 +25,10 @@ import torch
 from knockgraph.errors import FileFormatError, GraphError, ScreenError
 from knockgraph.graph import CellGraph, GeneNames
 from knockgraph.screen import Screen
-from knockgraph.screen.parquet import encoded
+from knockgraph.sources.edges import distinct
 from knockgraph.sources.names import NameResolver, Policy
 from knockgraph.sources.report import FileReport, ImportReport
+from knockgraph.sources.source import GraphOptions, ScreenOptions, Source
 from knockgraph.sources.table_blocks import TableBlocks, delimited, refuse_repeated
 from knockgraph.sources.written_genotypes import WrittenGenotypes
 
@@ -105,6 +106,27 @@ def read_screen(path: Path) -> Screen:
         return Screen(genotypes.genotypes(), phenotypes, statistics, source)
     except ScreenError as error:
         raise error if str(file) in str(error) else ScreenError(f"{file}: {error}") from error
+
+
+class Tables(Source):
+    """The source ``tables``: a folder laid out as above."""
+
+    reads = "the folder with genes.csv and relations/"
+
+    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
+        """See :func:`read_graph`."""
+        report.brief = True
+        return read_graph(path, options.unknown or "error", report)
+
+
+class Table(Source):
+    """The source ``table``: a table of experiments laid out as above."""
+
+    reads = "the file"
+
+    def screen(self, path: Path, options: ScreenOptions, report: ImportReport) -> Screen:
+        """See :func:`read_screen`."""
+        return read_screen(path)
 
 
 def read_genotypes(path: Path) -> Screen:
@@ -198,7 +220,7 @@ def _edges(file: Path, resolve: NameResolver, report: FileReport) -> torch.Tenso
     if pair is None:
         raise GraphError(f"{file} needs the columns source,target (directed) or gene_a,gene_b (undirected)")
     (first, first_codes), (second, second_codes) = (
-        encoded(table.column(name).cast("string").fill_null("")) for name in pair
+        distinct(table.column(name).cast("string").fill_null("")) for name in pair
     )
     edge_index = torch.from_numpy(np.stack([resolve.many(first, first_codes), resolve.many(second, second_codes)]))
     report.read = edge_index.shape[1]

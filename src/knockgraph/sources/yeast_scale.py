@@ -17,6 +17,7 @@ planted interaction one of about 0.235: the best possible Pearson correlation wi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,8 @@ from knockgraph.sources.planted import (
     measure,
     ranges,
 )
+from knockgraph.sources.report import ImportReport
+from knockgraph.sources.source import GraphOptions, ScreenOptions, Source
 
 NUM_GENES = 6_607
 NUM_EXPERIMENTS = 332_313
@@ -103,6 +106,21 @@ def yeast_scale_screen(num_experiments: int = NUM_EXPERIMENTS, seed: int = 0) ->
     rng = default_rng([seed, _SCREEN])
     genotypes = draw_genotypes(rng, _pathways(seed), _MIX, num_experiments)
     return measure(rng, gene_names(NUM_GENES), yeast_scale_mechanism(seed), genotypes, NOISE, "yeast-scale")
+
+
+class YeastScale(Source):
+    """The source ``yeast-scale``."""
+
+    reads = None
+
+    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
+        """See :func:`yeast_scale_cell`."""
+        return yeast_scale_cell(options.seed)
+
+    def screen(self, path: Path, options: ScreenOptions, report: ImportReport) -> Screen:
+        """See :func:`yeast_scale_screen`."""
+        number = NUM_EXPERIMENTS if options.experiments is None else options.experiments
+        return yeast_scale_screen(number, options.seed)
 
 
 def yeast_scale_mechanism(seed: int = 0) -> Buffering:

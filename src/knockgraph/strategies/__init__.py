@@ -1,4 +1,4 @@
-"""Eleven ways to give each sample its own perturbed graph, behind one interface.
+"""Ways to give each sample its own perturbed graph, behind one interface.
 
 ====================  =========  =========================================================================
 name                  placement  what it does
@@ -19,11 +19,9 @@ name                  placement  what it does
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from knockgraph.errors import StrategyError
-from knockgraph.options import check_options
+from knockgraph import registry
 from knockgraph.strategies.strategy import Strategy
 from knockgraph.strategies.view import PerturbedGraphs
 
@@ -34,37 +32,19 @@ __all__ = ["DEFAULT", "PerturbedGraphs", "Strategy", "available", "create"]
 
 DEFAULT = "node-mask"
 
-_CLASSES = {
-    "subgraph": "Subgraph",
-    "lazy-mask": "LazyMask",
-    "stored-indices": "StoredIndices",
-    "stored-masks": "StoredMasks",
-    "device-loop": "DeviceLoop",
-    "device-vectorized": "DeviceVectorized",
-    "device-inplace": "DeviceInplace",
-    "device-cached": "DeviceCached",
-    "device-filter": "DeviceFilter",
-    "neighborhood": "Neighborhood",
-    "node-mask": "NodeMask",
-}
-
 
 def available() -> list[str]:
     """The names of all strategies."""
-    return list(_CLASSES)
+    return registry.available("strategy")
 
 
 def create(name: str, graph: CellGraph, **options: Any) -> Strategy:
     """A strategy by name.
 
     Args:
-        name: One of :func:`available`.
+        name: One of :func:`available`, or ``package.module:Class``.
         graph: The cell graph.
         options: ``direction`` for all of them; the others are in the strategy's own docstring.
     """
-    if name not in _CLASSES:
-        raise StrategyError(f"there is no strategy {name!r}; use one of {', '.join(_CLASSES)}")
-    module = import_module(f"knockgraph.strategies.{name.replace('-', '_')}")
-    kind: type[Strategy] = getattr(module, _CLASSES[name])
-    check_options(f"the strategy {name}", kind, options, StrategyError)
-    return kind(graph, **options)
+    made: Strategy = registry.create("strategy", name, graph, **options)
+    return made

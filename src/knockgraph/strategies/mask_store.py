@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from knockgraph.container import atomic_write
 from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError, NotPreparedError, StrategyError
+from knockgraph.files import atomic_write
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, Genotypes, PerturbationBatch, Screen
 

@@ -36,14 +36,18 @@ class Strategy(nn.Module, ABC):
             do-operator).
 
     Attributes:
-        name: As in :func:`knockgraph.strategies.available`.
+        name: As in :func:`knockgraph.strategies.available`; that of the class if it does not say.
         placement: Where the work is done: in the loader's ``worker`` processes, ``stored`` on disk beforehand, or on
             the ``device``.
     """
 
     name: ClassVar[str]
-    placement: ClassVar[Placement]
+    placement: ClassVar[Placement] = "device"
     _place: Tensor
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = vars(cls).get("name", cls.__name__)
 
     def __init__(self, graph: CellGraph, direction: Direction = "both") -> None:
         super().__init__()

@@ -1,197 +1,20 @@
-"""The configuration: one typed schema, composed by Hydra from the YAML files in ``knockgraph/conf``."""
+"""The configuration: composed by Hydra from the YAML files in ``knockgraph/conf``, written and read again."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
-from importlib.resources import files
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
-from knockgraph.errors import KnockgraphError
+from knockgraph import registry
+from knockgraph.errors import ConfigError
 from knockgraph.options import did_you_mean
-
-
-class ConfigError(KnockgraphError, ValueError):
-    """The configuration does not fit the schema."""
-
-
-@dataclass
-class SplitConfig:
-    """Which experiments train, validate and test."""
-
-    kind: str = "genotype"  # random | genotype | source | unseen-genes | k-fold | file
-    file: str | None = None  # kind=file: a .split file made by 'knockgraph screen split'
-    seed: int = 0
-    fractions: list[float] = field(default_factory=lambda: [0.8, 0.1, 0.1])
-    unseen: str = "one"  # unseen-genes: one | any | all
-    held_out: float = 0.1  # unseen-genes: share of the genes held out for val and for test
-    folds: int = 5
-    fold: int = 0
-    subset: int | None = None
-
-
-@dataclass
-class DataConfig:
-    """Which cell graph, which screen, which labels."""
-
-    cell: str = "demo"  # demo | yeast-scale | a .cellgraph file
-    screen: str = "demo"  # demo | yeast-scale | a screen file (Parquet)
-    experiments: int | None = None  # built-in screens: how many
-    phenotype: str = "gene_interaction"
-    relations: list[str] | None = None  # only these; all by default
-    merge: dict[str, list[str]] = field(default_factory=dict)  # new name → relations (patterns) that become one
-    genes: str = "all"  # all | screened: the graph of the screen's genes only, smaller and without metabolism
-    unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
-    missing: str = "error"  # experiments without a label: error | drop
-    transform: str = "standard"  # none | standard | min-max | robust
-    # Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes. By default 1,
-    # the wild type, for phenotypes with 'interaction' in their name, else 0: none.
-    zero_below: int | None = None
-    # Classification: an interaction is positive if its value is below the threshold and its p-value below max_p_value.
-    threshold: float | None = None
-    max_p_value: float | None = None
-    split: SplitConfig = field(default_factory=SplitConfig)
-
-    def zero_by_definition(self) -> int:
-        """Genotypes with fewer deleted genes than this have the phenotype 0, see ``zero_below``."""
-        return int("interaction" in self.phenotype.lower()) if self.zero_below is None else self.zero_below
-
-
-@dataclass
-class LoaderConfig:
-    """How batches come about."""
-
-    batch_size: int = 32  # per process
-    num_workers: int = 0
-    pin_memory: bool = False
-    persistent_workers: bool = True
-    prefetch_factor: int = 2
-    timeout: int = 120  # seconds to wait for a batch of the workers
-    resident: bool = True  # with a GPU and no workers, the screen lives there
-
-
-@dataclass
-class NamedConfig:
-    """Something chosen by name, with its options."""
-
-    name: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class OptimizerConfig:
-    """AdamW."""
-
-    lr: float = 3e-3
-    weight_decay: float = 1e-4
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-
-
-@dataclass
-class SchedulerConfig:
-    """Learning rate over time."""
-
-    name: str = "cosine"  # cosine | plateau | none
-    warmup_steps: int = 50
-    cycles: int = 1  # cosine: warm restarts over the run
-    min_factor: float = 0.02  # cosine: smallest share of lr
-    factor: float = 0.5  # plateau
-    patience: int = 5  # plateau
-
-
-@dataclass
-class TrainerConfig:
-    """How long, where, and with what care."""
-
-    max_epochs: int = 7
-    max_steps: int = -1
-    accelerator: str = "auto"  # auto | cpu | gpu
-    devices: int = 1
-    num_nodes: int = 1
-    process_timeout: int = 300  # several processes: seconds that one waits for the others
-    precision: str = "32-true"  # 32-true | 64-true | bf16-mixed
-    gradient_clip: float = 10.0
-    accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})  # from epoch → batches per step
-    compile: bool = False
-    cuda_graph: bool = True
-    early_stopping: int | None = None  # epochs without a better validation MSE
-    log_every_n_steps: int = 10
-    plot_every_n_epochs: int = 0  # 0: only at the end
-    checkpoint_every_n_steps: int = 100
-    progress_bar: bool = True
-    baselines: list[str] = field(default_factory=lambda: ["mean", "additive", "ridge-pairs", "low-rank"])
-    profile: str = "off"  # off | phases (where the time goes, in profile.json) | trace (torch.profiler, in traces/)
-    profile_window: list[int] = field(default_factory=lambda: [600, 1, 25])  # trace: steps to wait, warm up, record
-
-
-@dataclass
-class LoggingConfig:
-    """CSV and TensorBoard are always written."""
-
-    wandb: str = "off"  # off | offline | online
-    project: str = "knockgraph"
-
-
-@dataclass
-class Config:
-    """Everything that defines a run."""
-
-    task: str = "regression"  # regression | classification | empty (all but the model) | empty-no-backward
-    seed: int = 0
-    run_dir: str | None = None  # default: runs/MODEL-STRATEGY-SEED-TIME
-    resume: bool = False  # continue the run in run_dir
-    requeue: bool = False  # the same where there is a checkpoint, else start: for jobs that a cluster starts again
-    data: DataConfig = field(default_factory=DataConfig)
-    loader: LoaderConfig = field(default_factory=LoaderConfig)
-    model: NamedConfig = field(default_factory=lambda: NamedConfig("hetero"))
-    strategy: NamedConfig = field(default_factory=lambda: NamedConfig("node-mask"))
-    loss: NamedConfig = field(default_factory=lambda: NamedConfig("mse"))
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    trainer: TrainerConfig = field(default_factory=TrainerConfig)
-    logging: LoggingConfig = field(default_factory=LoggingConfig)
-
-
-_CHOICES = {
-    "task": ("regression", "classification", "empty", "empty-no-backward"),
-    "data.genes": ("all", "screened"),
-    "data.unknown": ("error", "drop"),
-    "data.missing": ("error", "drop"),
-    "data.transform": ("none", "standard", "min-max", "robust"),
-    "data.split.kind": ("random", "genotype", "source", "unseen-genes", "k-fold", "file"),
-    "data.split.unseen": ("one", "any", "all"),
-    "scheduler.name": ("cosine", "plateau", "none"),
-    "trainer.accelerator": ("auto", "cpu", "gpu"),
-    "trainer.precision": ("32-true", "64-true", "bf16-mixed"),
-    "trainer.profile": ("off", "phases", "trace"),
-    "logging.wandb": ("off", "offline", "online"),
-}
-_POSITIVE = (
-    "loader.batch_size",
-    "optimizer.lr",
-    "scheduler.cycles",
-    "loader.prefetch_factor",
-    "trainer.devices",
-    "trainer.num_nodes",
-    "trainer.process_timeout",
-    "loader.timeout",
-    "trainer.log_every_n_steps",
-    "trainer.checkpoint_every_n_steps",
-)
-_NOT_NEGATIVE = (
-    "data.zero_below",
-    "loader.num_workers",
-    "optimizer.weight_decay",
-    "scheduler.warmup_steps",
-    "scheduler.min_factor",
-    "scheduler.patience",
-    "trainer.gradient_clip",
-    "trainer.plot_every_n_epochs",
-)
-
+from knockgraph.train import plain_config
+from knockgraph.train.groups import NAMED, choices, chosen_by_name, of_name, written
+from knockgraph.train.schema import Config, from_tree, keys, of_that_time, with_options_spelled_out
 
 _FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b"
 
@@ -201,16 +24,16 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     model's preset spelled out.
     """
     if find_spec("hydra") is None:  # measuring must be possible on a machine that has torch and little else
-        from knockgraph.train.plain_config import compose_plain
-
-        return compose_plain(overrides)
+        return plain_config.compose_plain(overrides)
     from hydra import compose as hydra_compose
     from hydra import initialize_config_module
 
-    check_words(overrides)
+    words = chosen_by_name(overrides)
+    check_words(words)
+    offer(words)
     try:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
-            composed = hydra_compose("config", overrides=[free(word) for word in overrides])
+            composed = hydra_compose("config", overrides=[free(word) for word in words])
     except Exception as error:  # Hydra's and OmegaConf's own, and where they did not think of a word, an assertion
         text = first_line(error).rstrip(".")
         raise ConfigError(
@@ -219,12 +42,16 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     return with_options_spelled_out(checked(composed))
 
 
-def with_options_spelled_out(config: Config) -> Config:
-    """The same config, its model's preset replaced by the options that it stands for."""
-    from knockgraph.models.presets import spelled_out
+def offer(words: Sequence[str]) -> None:
+    """Make every name a member of its group for Hydra, so that ``strategy=mine`` needs no file."""
+    from hydra.core.config_store import ConfigStore
 
-    config.model.options = spelled_out(config.model.name, config.model.options)
-    return config
+    store = ConfigStore.instance()
+    for group in NAMED:
+        given = (word.partition("=")[2] for word in words if word.startswith(f"{group}="))
+        classes = [name for text in given for name in text.split(",") if ":" in name]
+        for name in {*registry.available(group), *classes} - written(group):  # a file is the better description
+            store.store(name, of_name(name), group)
 
 
 def _hint(text: str) -> str:
@@ -234,9 +61,8 @@ def _hint(text: str) -> str:
         return did_you_mean(key[1], keys(Config)) or _named_like(key[1])
     member = re.search(r"Could not find '(\w+)/([^']*)'", text)
     if member:
-        members = files("knockgraph.conf").joinpath(member[1]).iterdir()
-        known = sorted(file.name.removesuffix(".yaml") for file in members if file.name.endswith(".yaml"))
-        return f"{did_you_mean(member[2], known)}, there are {', '.join(known)}"
+        known = choices(member[1])
+        return f"{did_you_mean(member[2], known, 3)}, there are {', '.join(known)}"
     return ""
 
 
@@ -269,15 +95,6 @@ def _named_like(name: str) -> str:
     return f" (did you mean {' or '.join(f'{key}=…' for key in found[:3])}?)" if found else ""
 
 
-def keys(kind: Any, under: str = "") -> list[str]:
-    """All keys of the schema, dotted."""
-    hints = get_type_hints(kind)
-    found = []
-    for name, hint in hints.items():
-        found += keys(hint, f"{under}{name}.") if is_dataclass(hint) else [f"{under}{name}"]
-    return found
-
-
 def free(word: str) -> str:
     """Options of a model, strategy or loss (which check them), epochs and merged relations need no ``+``."""
     return f"++{word}" if re.match(_FREE, word) else word
@@ -286,19 +103,15 @@ def free(word: str) -> str:
 def load(path: Path) -> Config:
     """The resolved config of a run directory."""
     if find_spec("omegaconf") is None:
-        from knockgraph.train.plain_config import load_plain
-
-        return load_plain(path)
+        return plain_config.load_plain(path)
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from knockgraph.train.plain_config import check_yaml
-
     if not path.is_file():
         raise ConfigError(f"there is no config at {path}; is {path.parent} a run directory?")
     try:
-        check_yaml(path)
+        plain_config.check_yaml(path)
         found = OmegaConf.load(path)
         if not OmegaConf.is_dict(found) or not found:
             raise ConfigError(f"{path} cannot be read: it holds no keys; copy it again from its origin")
@@ -311,14 +124,6 @@ def load(path: Path) -> Config:
         return of_that_time(checked(found))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def of_that_time(config: Config) -> Config:
-    """The config of a run directory; one that an earlier version wrote means what it meant then."""
-    from knockgraph.models.presets import of_a_run
-
-    config.model.options = of_a_run(config.model.name, config.model.options)
-    return config
 
 
 def dump(config: Config) -> str:
@@ -337,8 +142,6 @@ def checked(composed: Any) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from knockgraph.train.plain_config import from_tree
-
     try:
         missing = sorted(OmegaConf.missing_keys(composed))  # asked before merging, which would take the default
         if missing:
@@ -349,69 +152,6 @@ def checked(composed: Any) -> Config:
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or ""
         raise ConfigError(f"config key {key!r}: {first_line(error)}") from error
-
-
-def checked_values(config: Config) -> Config:
-    """Refuse unknown choices and numbers out of range, with the key's path."""
-    for path, allowed in _CHOICES.items():
-        value = _at(config, path)
-        if value not in allowed:
-            raise ConfigError(f"config key {path!r}: {value!r} is not one of {', '.join(allowed)}")
-    for path in _POSITIVE:
-        if not _at(config, path) > 0:
-            raise ConfigError(f"config key {path!r}: {_at(config, path)} must be greater than 0")
-    for path in _NOT_NEGATIVE:
-        if not (_at(config, path) or 0) >= 0:
-            raise ConfigError(f"config key {path!r}: {_at(config, path)} must not be negative")
-    _check_trainer(config.trainer)
-    if len(config.optimizer.betas) != 2:
-        raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")
-    _check_loss(config)
-    return config
-
-
-def _check_loss(config: Config) -> None:
-    """Classes need a loss of logits, and no other task has them."""
-    loss, classes = config.loss, config.task == "classification"
-    if classes and loss.name == "dango":
-        loss.options.setdefault("interaction", "bce")
-    logits = loss.name == "bce" or (loss.name == "dango" and loss.options.get("interaction") == "bce")
-    if not config.task.startswith("empty") and classes != logits:  # an empty task computes no loss
-        fitting = "loss=bce (or loss=dango with model=dango)" if classes else "another loss than bce"
-        raise ConfigError(
-            f"config key 'loss': task={config.task} needs {fitting}{'' if classes else ', or task=classification'}"
-        )
-
-
-def _check_trainer(trainer: TrainerConfig) -> None:
-    from knockgraph.models import baselines
-
-    for path, value in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
-        if value < 1 and value != -1:
-            raise ConfigError(f"config key 'trainer.{path}': {value} must be 1 or more, or -1 for no limit")
-    if trainer.max_epochs == trainer.max_steps == -1:
-        raise ConfigError("config key 'trainer.max_epochs': the run has no end; set it or max_steps to 1 or more")
-    for epoch, batches in trainer.accumulate.items():
-        if epoch < 0 or batches < 1:
-            raise ConfigError(
-                f"config key 'trainer.accumulate': {{{epoch}: {batches}}} must give, from an epoch (0 or more) on, "
-                "1 or more batches per step"
-            )
-    if len(trainer.profile_window) != 3 or min(trainer.profile_window) < 0 or trainer.profile_window[2] < 1:
-        raise ConfigError(
-            f"config key 'trainer.profile_window': {trainer.profile_window} must be three numbers of steps: wait, "
-            "warm-up, active, the last at least 1"
-        )
-    unknown = [name for name in trainer.baselines if name not in baselines.available()]
-    if unknown:
-        known = ", ".join(baselines.available())
-        raise ConfigError(f"config key 'trainer.baselines': {unknown[0]!r} is not one of {known}")
-
-
-def _at(config: Any, path: str) -> Any:
-    for part in path.split("."):
-        config = getattr(config, part)
-    return config
 
 
 def first_line(error: BaseException) -> str:

@@ -11,13 +11,22 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from knockgraph.errors import FileFormatError, GraphError, LabelError, ScreenError, SplitError
+from knockgraph import registry
+from knockgraph.errors import (
+    ConfigError,
+    FileFormatError,
+    GraphError,
+    KnockgraphError,
+    LabelError,
+    ScreenError,
+    SplitError,
+)
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
 from knockgraph.screen.loader import Collate
 from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import as_batch
-from knockgraph.train.config import Config, ConfigError, DataConfig
+from knockgraph.train.schema import Config, DataConfig
 
 
 class TrainingData(LightningDataModule):
@@ -162,14 +171,10 @@ class TrainingData(LightningDataModule):
 
 def load_graph(data: DataConfig) -> CellGraph:
     """The cell graph that the config names."""
-    if data.cell == "demo":
-        from knockgraph.sources.demo import demo_cell
+    if _is_source("data.cell", data.cell):
+        from knockgraph.sources.presets import build_graph
 
-        graph = demo_cell()
-    elif data.cell == "yeast-scale":
-        from knockgraph.sources.yeast_scale import yeast_scale_cell
-
-        graph = yeast_scale_cell()
+        graph, _ = build_graph(data.cell, None)
     else:
         graph = CellGraph.load(_there("data.cell", data.cell))
     return _merged(_only(graph, data.relations), data.merge)
@@ -201,13 +206,30 @@ def _merged(graph: CellGraph, groups: dict[str, list[str]]) -> CellGraph:
 
 def load_screen(data: DataConfig) -> Screen:
     """The screen that the config names."""
-    if data.screen == "demo":
-        from knockgraph.sources.demo import demo_screen as make
-    elif data.screen == "yeast-scale":
-        from knockgraph.sources.yeast_scale import yeast_scale_screen as make
-    else:
+    if not _is_source("data.screen", data.screen):
         return Screen.load(_there("data.screen", data.screen))
-    return make() if data.experiments is None else make(data.experiments)
+    from knockgraph.sources.presets import import_screen
+    from knockgraph.sources.source import ScreenOptions
+
+    screen, _ = import_screen(data.screen, None, ScreenOptions(experiments=data.experiments))
+    return screen
+
+
+def _is_source(key: str, name: str) -> bool:
+    """Whether a key names a source that reads no files, such as ``demo``; else it is the path of a file."""
+    if name not in registry.available("source") and (":" not in name or Path(name).exists()):
+        return False
+    try:
+        source = registry.find("source", name)
+    except KnockgraphError as error:
+        raise ConfigError(f"config key {key!r}: {error}") from error
+    if source.reads is not None:
+        made = "graph build --preset" if key == "data.cell" else "screen import"
+        raise ConfigError(
+            f"config key {key!r}: the source {name!r} reads files; make a file of it with 'knockgraph {made} {name} "
+            "--from … -o FILE' and name that"
+        )
+    return True
 
 
 def _there(key: str, path: str) -> Path:
@@ -226,12 +248,7 @@ def make_split(data: DataConfig, screen: Screen) -> Split:
         if s.file is None:
             raise ConfigError("config key 'data.split.file': kind=file needs the path of a .split file")
         return Split.load(s.file)  # not checked here: it may be one of the names as they were written
-    if s.kind == "unseen-genes":
-        return splits.unseen_genes(screen, s.unseen, s.held_out, s.seed, s.subset)  # type: ignore[arg-type]
-    if s.kind == "k-fold":
-        return splits.k_fold(screen, s.folds, s.fold, s.seed, s.subset)
-    makers = {"random": splits.random, "source": splits.by_source, "genotype": splits.by_genotype}
-    return makers[s.kind](screen, s.fractions, s.seed, s.subset)
+    return splits.by_kind(screen, s.kind, s.fractions, s.unseen, s.held_out, s.folds, s.fold, s.seed, s.subset)
 
 
 def _as_classes(bound: BoundScreen, data: DataConfig) -> BoundScreen:

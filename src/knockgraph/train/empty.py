@@ -9,7 +9,7 @@ from torch import Tensor
 
 from knockgraph.losses import LossParts
 from knockgraph.models.model import Prediction
-from knockgraph.profile.phases import FORWARD, LOSS, phase
+from knockgraph.phases import FORWARD, LOSS, phase
 from knockgraph.screen import PerturbationBatch
 from knockgraph.train.task import Task
 

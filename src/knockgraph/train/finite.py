@@ -9,29 +9,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from knockgraph.errors import KnockgraphError
+from knockgraph.errors import NotFiniteError
 from knockgraph.train import checkpoints
-from knockgraph.train.config import Config
-
-
-class NotFiniteError(KnockgraphError, ArithmeticError):
-    """The training has diverged.
-
-    Args:
-        what: Which number is not finite.
-        step: After how many optimizer steps it was seen.
-        config: What was trained.
-        directory: The run directory.
-    """
-
-    def __init__(self, what: str, step: int, config: Config, directory: Path) -> None:
-        resumable = checkpoints.any_saved(directory / "checkpoints")
-        kept = f"the last good state is saved: go on from it with knockgraph train run_dir={directory} resume=true"
-        super().__init__(
-            f"{what} is NaN or infinite after step {step:,}, so the training has stopped; "
-            f"{kept if resumable else 'start anew with'} optimizer.lr={config.optimizer.lr / 10:.3g}"
-            f"{' or trainer.precision=32-true' if config.trainer.precision == 'bf16-mixed' else ''}"
-        )
+from knockgraph.train.schema import Config
 
 
 class Finite(Callback):
@@ -69,7 +49,7 @@ class Finite(Callback):
     def _check_loss(self, trainer: Trainer) -> None:
         loss, self._loss = self._loss, None
         if any_rank(trainer, loss is not None and not bool(loss.isfinite().all())):
-            raise NotFiniteError("the loss", trainer.global_step, self.config, self.directory)
+            raise self._diverged("the loss", trainer)
 
     def check_weights(self, trainer: Trainer) -> None:
         """Called before a state is saved; ranks have the same weights."""
@@ -77,7 +57,16 @@ class Finite(Callback):
         if not weights or bool(torch.stack([w.detach().isfinite().all() for w in weights.values()]).all()):
             return
         name = next(name for name, weight in weights.items() if not bool(weight.isfinite().all()))
-        raise NotFiniteError(f"the weight {name}", trainer.global_step, self.config, self.directory)
+        raise self._diverged(f"the weight {name}", trainer)
+
+    def _diverged(self, what: str, trainer: Trainer) -> NotFiniteError:
+        resumable = checkpoints.any_saved(self.directory / "checkpoints")
+        kept = f"the last good state is saved: go on from it with knockgraph train run_dir={self.directory} resume=true"
+        return NotFiniteError(
+            f"{what} is NaN or infinite after step {trainer.global_step:,}, so the training has stopped; "
+            f"{kept if resumable else 'start anew with'} optimizer.lr={self.config.optimizer.lr / 10:.3g}"
+            f"{' or trainer.precision=32-true' if self.config.trainer.precision == 'bf16-mixed' else ''}"
+        )
 
 
 def any_rank(trainer: Trainer, flag: bool) -> bool:

@@ -7,18 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from knockgraph.errors import KnockgraphError
+from knockgraph.errors import ConfigError, KnockgraphError, TrainingStoppedError
 from knockgraph.train.checkpoints import any_saved
-from knockgraph.train.config import Config, ConfigError
 from knockgraph.train.memory import is_out_of_memory
+from knockgraph.train.schema import Config
 
 _SHORTAGE = "too little memory, shared memory (/dev/shm) or open files (ulimit -n), or somebody killed it"
 _LATE = ("timed out", "timeout", "time out")
 _GONE = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "nccl", "gloo")
-
-
-class TrainingStoppedError(KnockgraphError, RuntimeError):
-    """Something outside of the model ended a training."""
 
 
 @contextmanager

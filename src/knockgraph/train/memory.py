@@ -13,14 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from knockgraph.errors import KnockgraphError
+from knockgraph.errors import BatchTooLargeError
 
 HOST_MARGIN = 1.2
 """A process takes 11 to 20 % more than its tensors, measured: what kernels need and what the allocator keeps."""
-
-
-class BatchTooLargeError(KnockgraphError):
-    """A batch does not fit, with what to change."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

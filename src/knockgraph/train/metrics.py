@@ -6,21 +6,14 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 
 def gather_rows(rows: Tensor) -> Tensor:
     """The rows ``[n, …]`` of all processes, in the order of their ranks; shares may differ in length and be empty."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return rows
-    length = torch.tensor([len(rows)], device=rows.device)
-    lengths = [torch.empty_like(length) for _ in range(dist.get_world_size())]
-    dist.all_gather(lengths, length)
-    most = max(int(n) for n in lengths)
-    padded = rows.new_zeros(most, *rows.shape[1:])
-    padded[: len(rows)] = rows
-    parts = [torch.empty_like(padded) for _ in lengths]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[: int(n)] for part, n in zip(parts, lengths, strict=True)])
+    return torch.cat(gather_all_tensors(rows))
 
 
 def pearson(x: Tensor, y: Tensor) -> Tensor:

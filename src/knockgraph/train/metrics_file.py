@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
-from knockgraph.container import atomic_write
+from knockgraph.files import atomic_write
 
 
 class MetricsFile(CSVLogger):
@@ -97,3 +98,14 @@ def _header(path: Path) -> list[str]:
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         names = next(csv.reader([file.readline()]), [])
     return names if "step" in names else []
+
+
+def curves(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """Metric → (step, value), from the run's CSV."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for row in rows(path):
+        for name, text in row.items():
+            if name not in ("epoch", "step") and text:
+                with contextlib.suppress(ValueError):  # a damaged number is none
+                    found.setdefault(name, []).append((int(row["step"]), float(text)))
+    return found

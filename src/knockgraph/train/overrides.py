@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from knockgraph.train.config import Config, ConfigError
+from knockgraph.errors import ConfigError
+from knockgraph.train.schema import Config
 
 CHANGEABLE = (
     "data.screen",  # it may have moved; that it is the same is checked when it is read

@@ -6,20 +6,19 @@ deletions are Hydra's own.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
-import types
-import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import knockgraph.conf
+from knockgraph import registry
+from knockgraph.errors import ConfigError
 from knockgraph.options import did_you_mean
-from knockgraph.train.config import Config, ConfigError, checked_values, of_that_time, with_options_spelled_out
+from knockgraph.train.groups import NAMED, choices, chosen_by_name, of_name
+from knockgraph.train.schema import Config, Tree, from_tree, of_that_time, with_options_spelled_out
 
-Tree = dict[str, Any]
 MOST_BYTES = 1 << 18
 """Of a config that is read."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -35,7 +34,7 @@ def compose_plain(overrides: Sequence[str] = ()) -> Config:
             chosen.update(entry)
     given: dict[str, str] = {}
     keys: list[tuple[str, Any]] = []
-    for word in overrides:
+    for word in chosen_by_name(overrides):
         name, equals, text = word.lstrip("+").partition("=")
         if not equals:
             raise ConfigError(f"the overrides cannot be applied: {word!r} is not key=value")
@@ -99,25 +98,24 @@ def check_yaml(path: Path) -> None:
             )
 
 
-def from_tree(tree: Tree) -> Config:
-    """The config that nested dictionaries describe, checked against the schema."""
-    return checked_values(typing.cast(Config, _typed(Config, tree, "")))
-
-
 def _read(path: Path) -> Tree:
     import yaml
 
     if not os.path.isfile(path):  # unlike Path.is_file, it takes any text for a name
-        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        known = choices(path.parent.name)
         raise ConfigError(
-            f"the overrides cannot be applied: there is no {path.parent.name}={path.stem}; use one of {known}"
+            f"the overrides cannot be applied: there is no {path.parent.name}={path.stem}"
+            f"{did_you_mean(path.stem, known, 3)}; use one of {', '.join(known)}"
         )
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
 
 
 def _member(folder: Path, group: str, name: str) -> Tree:
     """A group's file on top of the files of the same group that it names."""
-    tree = _read(folder / group / f"{name}.yaml")
+    path = folder / group / f"{name}.yaml"
+    if group in NAMED and not os.path.isfile(path) and (":" in name or name in registry.available(group)):
+        return of_name(name)
+    tree = _read(path)
     under: Tree = {}
     for entry in tree.pop("defaults", []):
         if isinstance(entry, str) and entry != "_self_":
@@ -177,42 +175,3 @@ def _value(text: str) -> Any:
     if isinstance(found, bool) and text.strip().lower() not in ("true", "false"):
         return text.strip()
     return float(found) if isinstance(found, str) and _NUMBER.fullmatch(found) else found
-
-
-def _typed(kind: Any, value: Any, path: str) -> Any:
-    """``value`` as a field of this type; refused with its path if it is not."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, dict):
-            raise ConfigError(f"config key {path!r}: {value!r} is not a group of keys")
-        hints = typing.get_type_hints(kind)
-        unknown = [name for name in value if name not in hints]
-        if unknown:
-            hint = did_you_mean(unknown[0], hints)
-            raise ConfigError(f"config key {_below(path, unknown[0])!r}: there is no such key{hint}")
-        return kind(**{name: _typed(hints[name], v, _below(path, name)) for name, v in value.items()})
-    origin = typing.get_origin(kind)
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        return _typed(next(k for k in typing.get_args(kind) if k is not type(None)), value, path)
-    if origin is list and isinstance(value, list):
-        return [_typed(typing.get_args(kind)[0], v, f"{path}[{i}]") for i, v in enumerate(value)]
-    if origin is dict and isinstance(value, dict):
-        key_kind, value_kind = typing.get_args(kind)
-        return {_typed(key_kind, k, path): _typed(value_kind, v, _below(path, str(k))) for k, v in value.items()}
-    if kind is Any:
-        return value
-    if value == "???":
-        raise ConfigError(f"config key {path!r}: there is no default; give it a value, {path}=…")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    if type(value) is kind:
-        return value
-    name = getattr(kind, "__name__", str(kind))
-    raise ConfigError(f"config key {path!r}: {value!r} is not of type {name}")
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

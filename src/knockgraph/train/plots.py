@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 
-from knockgraph.container import atomic_write
-from knockgraph.train.metrics_file import MetricsFile
+from knockgraph.files import atomic_write
+from knockgraph.train.metrics_file import MetricsFile, curves
 
 if TYPE_CHECKING:
     from knockgraph.train.task import Task
@@ -44,8 +44,7 @@ class Plots(pl.Callback):
         self._write(trainer, "curves", "curves", self._curves(trainer, "auroc" if pl_module.classes else "pearson"))
 
     def _curves(self, trainer: pl.Trainer, score: str) -> Any:
-        from knockgraph.report.plots import lines_figure
-        from knockgraph.report.training import curves
+        from knockgraph.html.plots import lines_figure
 
         for logger in trainer.loggers:
             if isinstance(logger, MetricsFile):
@@ -55,7 +54,7 @@ class Plots(pl.Callback):
         return lines_figure({name: logged[name] for name in shown if name in logged}, "step", "")
 
     def _write(self, trainer: pl.Trainer, name: str, tag: str, figure: Any) -> None:
-        from knockgraph.report.plots import svg
+        from knockgraph.html.plots import svg
 
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
@@ -68,7 +67,7 @@ class Plots(pl.Callback):
 
 
 def _predicted(task: Task) -> Any:
-    from knockgraph.report.plots import scatter_figure
+    from knockgraph.html.plots import scatter_figure
 
     assert task.validated is not None
     predicted, measured = (task.transform.invert(x.double())[:_MOST_POINTS, 0].tolist() for x in task.validated)

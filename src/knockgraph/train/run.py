@@ -15,47 +15,66 @@ A run directory holds::
 
 from __future__ import annotations
 
-import json
-import math
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
-from knockgraph.container import atomic_write, check_folder
-from knockgraph.errors import FileFormatError, GeneListMismatchError, KnockgraphError
+from knockgraph.errors import (
+    ConfigError,
+    FileFormatError,
+    GeneListMismatchError,
+    KnockgraphError,
+    NotFiniteError,
+    TrainingStoppedError,
+)
+from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
-from knockgraph.profile.phases import LOGGING, phase
+from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen, memory, wandb_run
-from knockgraph.train.config import Config, ConfigError, dump, load, with_options_spelled_out
+from knockgraph.train.config import dump, load
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
-from knockgraph.train.finite import Finite, NotFiniteError
+from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
 from knockgraph.train.overrides import changed
-from knockgraph.train.task import Task, fingerprint
+from knockgraph.train.schema import Config, check_baselines, with_options_spelled_out
+from knockgraph.train.task import Task
 from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
 from knockgraph.words import counted
 
 Say = Callable[[str], None]
+Watch = Callable[[Config, pl.Trainer, int, Path], None]
+"""Adds timers to a trainer that is about to fit, given the number of training samples and the run directory."""
+Finish = Callable[[Config, TrainingData, Task, Path, float, Say], None]
+"""Tests and reports a trained task, given the run directory and the seconds that the training took."""
 
 
-def train(config: Config, say: Say = print, max_epochs: int | None = None, overrides: Sequence[str] = ()) -> Path:
+def fit(
+    config: Config,
+    watch: Watch,
+    finish: Finish,
+    say: Say = print,
+    max_epochs: int | None = None,
+    overrides: Sequence[str] = (),
+) -> Path:
     """Run or resume what the config says; returns the run directory.
 
     A resumed run keeps the config it was started with, but for ``max_epochs`` and ``overrides``.
 
     Args:
         config: The config.
+        watch: Called with the trainer before it fits, where ``trainer.profile`` asks for it.
+        finish: Called in the first process after the training.
         say: Told what a person should know.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
         overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
@@ -68,7 +87,7 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None, overr
     interrupt, lock = Interrupt(), RunLock(directory)
     try:
         with interrupt.listening():
-            _train(config, overrides, directory, interrupt, lock, say if is_main_process() else _silent)
+            _fit(config, watch, finish, overrides, directory, interrupt, lock, say if is_main_process() else _silent)
     except NotFiniteError:
         if is_main_process():
             raise
@@ -81,8 +100,15 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None, overr
     return directory
 
 
-def _train(
-    config: Config, overrides: Sequence[str], directory: Path, interrupt: Interrupt, lock: RunLock, say: Say
+def _fit(
+    config: Config,
+    watch: Watch,
+    finish: Finish,
+    overrides: Sequence[str],
+    directory: Path,
+    interrupt: Interrupt,
+    lock: RunLock,
+    say: Say,
 ) -> None:
     folder = directory / "checkpoints"
     main = is_main_process()
@@ -94,6 +120,7 @@ def _train(
         config.resume = True
     if config.resume:
         config = _kept(directory, config, overrides)
+        check_baselines(config)
         resume_from = _newest(folder, main, say)
         _check_resumable(config, resume_from)
     else:
@@ -106,8 +133,6 @@ def _train(
     data.collate = task.strategy.collate
     trainer = make_trainer(config, directory, folder, say)
     if config.trainer.profile != "off":
-        from knockgraph.profile.training import watch
-
         watch(config, trainer, len(data.rows["train"]), directory)
     if main:
         directory.mkdir(parents=True, exist_ok=True)
@@ -124,11 +149,9 @@ def _train(
     if main:
         _check_memory(config, trainer, task, say)
     start = time.perf_counter()
-    _fit(config, trainer, task, data, directory, resume_from, interrupt)
+    _train(config, trainer, task, data, directory, resume_from, interrupt)
     seconds = time.perf_counter() - start
     if main:
-        from knockgraph.train.evaluate import finish
-
         # Lightning has moved the task back to the host; the test part is predicted where it was trained.
         with foreseen.explained(config, directory):
             finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
@@ -196,7 +219,7 @@ def _check_memory(config: Config, trainer: pl.Trainer, task: Task, say: Say) -> 
         memory.check_training(step, config.loader.batch_size, config.strategy.name, device, say)
 
 
-def _fit(
+def _train(
     config: Config,
     trainer: pl.Trainer,
     task: Task,
@@ -225,7 +248,7 @@ def _fit(
         if not trainer.interrupted:
             raise
         raise KeyboardInterrupt from ended
-    except foreseen.TrainingStoppedError as error:  # a process that heard the signal, too, is missed
+    except TrainingStoppedError as error:  # a process that heard the signal, too, is missed
         if interrupt.asked is None:
             raise
         raise KeyboardInterrupt from error
@@ -268,7 +291,8 @@ def _directory(config: Config) -> Path:
         if getattr(config, key):
             raise KnockgraphError(f"{key}=true needs run_dir=DIRECTORY, the run to continue")
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{config.model.name}-{config.strategy.name}-seed{config.seed}-{stamp}"
+    name = re.sub(r"[^\w.-]+", "-", f"{config.model.name}-{config.strategy.name}")  # package.module:Class has a colon
+    return Path("runs") / f"{name}-seed{config.seed}-{stamp}"
 
 
 def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Task:
@@ -312,21 +336,6 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     say(f"run directory {directory}")
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Write JSON atomically; a number that is not finite becomes null, which JSON has."""
-    with atomic_write(path) as part:
-        part.write_text(json.dumps(finite(data), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def finite(data: Any) -> Any:
-    """The same with ``None`` instead of NaN and infinities."""
-    if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
-
-
 def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
     """The task of a finished run, with the weights of a checkpoint, and its config."""
     config = load(directory / "config.yaml")
@@ -339,7 +348,7 @@ def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
     about = state.get("knockgraph")
     if not isinstance(about, dict) or not {"graph", "transform"} <= set(about) or "state_dict" not in state:
         raise FileFormatError(f"{path} is a checkpoint, but not one of a training run")
-    if about["graph"] != fingerprint(graph):
+    if about["graph"] != graph.fingerprint():
         raise GeneListMismatchError(
             f"the checkpoint {path} was trained on another cell graph than {directory}/cell.cellgraph; "
             "put the graph of that run back"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,16 +13,16 @@ from torch import Tensor
 from torch import distributed as dist
 
 from knockgraph import losses, models, strategies
-from knockgraph.errors import GeneListMismatchError, StrategyError
+from knockgraph.errors import ConfigError, GeneListMismatchError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
-from knockgraph.profile.phases import FORWARD, LOGGING, LOSS, MASKS, phase
+from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
-from knockgraph.train.config import Config, ConfigError
 from knockgraph.train.metrics import classification_metrics, gather_rows, regression_metrics
+from knockgraph.train.schema import Config
 
 
 class Task(LightningModule):
@@ -35,6 +34,7 @@ class Task(LightningModule):
         transform: Labels' original units ↔ label units.
 
     Attributes:
+        graph: The cell graph.
         validated: Predictions and targets (label units) of the last validation, of all ranks.
         warnings: What looks as if the run had not learned, see :mod:`knockgraph.train.learning`.
     """
@@ -44,7 +44,8 @@ class Task(LightningModule):
         self.config = config
         self.transform = transform
         self.classes = config.task == "classification"
-        self.graph_hash = fingerprint(graph)
+        self.graph = graph
+        self.graph_hash = graph.fingerprint()
         self.num_genes = graph.num_genes
         torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
         self.model = named("model", models.create, config.model.name, graph, **config.model.options)
@@ -337,22 +338,6 @@ def optimizer_steps(batches: int, epochs: int, accumulate: Mapping[int, int]) ->
     for epoch in range(epochs):
         steps += -(-batches // accumulate.get(max((k for k in accumulate if k <= epoch), default=-1), 1))
     return steps
-
-
-def fingerprint(graph: CellGraph) -> str:
-    """SHA-256 of all that a model sees of a cell graph: genes, edges, weights, features, metabolism."""
-    h = hashlib.sha256(graph.gene_list_hash.encode())
-    tensors: dict[str, Tensor] = {f"feature/{name}": x for name, x in graph.features.items()}
-    for name, relation in graph.relations.items():
-        tensors[f"edges/{name}"] = relation.edge_index
-        if relation.weight is not None:
-            tensors[f"weight/{name}"] = relation.weight
-    if graph.metabolism is not None:
-        tensors |= {f"metabolism/{name}": t for name, t in graph.metabolism.tensors().items()}
-    for name, t in tensors.items():
-        h.update(f"{name}{t.dtype}{list(t.shape)}".encode())
-        h.update(t.contiguous().numpy().data)
-    return h.hexdigest()
 
 
 def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) -> Any:

@@ -23,12 +23,12 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.train import checkpoints, wandb_run
-from knockgraph.train.config import Config
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.finite import Finite
 from knockgraph.train.learning import Learning
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
+from knockgraph.train.schema import Config
 
 _BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
 _BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import WandbLogger
 
-from knockgraph.container import atomic_write
-from knockgraph.train.config import ConfigError
+from knockgraph.errors import ConfigError
+from knockgraph.files import atomic_write
 
 if TYPE_CHECKING:
-    from knockgraph.train.config import Config
+    from knockgraph.train.schema import Config
 
 
 def wandb_logger(config: Config, directory: Path, main: bool) -> WandbLogger:

@@ -26,9 +26,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from knockgraph import registry
+from knockgraph.errors import BaselineError, MissingPackageError
 from knockgraph.graph import CellGraph
-from knockgraph.models.baselines.baseline import Baseline, BaselineError, Mean
-from knockgraph.models.baselines.boosting import Boosting, MissingPackageError
+from knockgraph.models.baselines.baseline import Baseline, Mean
+from knockgraph.models.baselines.boosting import Boosting
 from knockgraph.models.baselines.ceiling import reproducibility_ceiling
 from knockgraph.models.baselines.low_rank import LowRank
 from knockgraph.models.baselines.pair_gp import PairGP
@@ -36,7 +38,6 @@ from knockgraph.models.baselines.profile_propagation import ProfilePropagation
 from knockgraph.models.baselines.ridge import Additive, RidgePairs
 from knockgraph.models.baselines.smoothing import Smoothing
 from knockgraph.models.baselines.soft_impute import SoftImpute
-from knockgraph.options import check_options
 
 __all__ = [
     "Additive",
@@ -56,37 +57,22 @@ __all__ = [
     "reproducibility_ceiling",
 ]
 
-_CLASSES: dict[str, type[Baseline]] = {
-    "mean": Mean,
-    "additive": Additive,
-    "ridge-pairs": RidgePairs,
-    "low-rank": LowRank,
-    "boosting": Boosting,
-    "smoothing": Smoothing,
-    "soft-impute": SoftImpute,
-    "pair-gp": PairGP,
-    "profile-propagation": ProfilePropagation,
-}
-
 
 def available() -> list[str]:
     """The names of all baselines."""
-    return list(_CLASSES)
+    return registry.available("baseline")
 
 
 def create(name: str, graph: CellGraph | None = None, **options: Any) -> Baseline:
     """A baseline by name.
 
     Args:
-        name: One of :func:`available`.
+        name: One of :func:`available`, or ``package.module:Class``.
         graph: The cell graph, for those that look at it.
         options: Those of the baseline's own docstring.
     """
-    if name not in _CLASSES:
-        raise BaselineError(f"there is no baseline {name!r}; use one of {', '.join(_CLASSES)}")
-    check_options(f"the baseline {name}", _CLASSES[name], options, BaselineError)
-    if _CLASSES[name].needs_graph:
-        if graph is None:
-            raise BaselineError(f"the baseline {name} looks at the cell graph; give it graph=")
-        options["graph"] = graph
-    return _CLASSES[name](**options)
+    looks = registry.find("baseline", name).needs_graph
+    if looks and graph is None:
+        raise BaselineError(f"the baseline {name} looks at the cell graph; give it graph=")
+    made: Baseline = registry.create("baseline", name, *([graph] if looks else []), **options)
+    return made

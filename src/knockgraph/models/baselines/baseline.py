@@ -12,16 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from knockgraph.errors import GeneListMismatchError, KnockgraphError, LabelError
+from knockgraph.errors import BaselineError, GeneListMismatchError, LabelError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, ragged
 from knockgraph.screen.ragged import Ints
 
 Floats = npt.NDArray[np.float64]
-
-
-class BaselineError(KnockgraphError, ValueError):
-    """A baseline was given an option or rows that it does not allow, or was asked before it was fitted."""
 
 
 @dataclass(frozen=True, eq=False)

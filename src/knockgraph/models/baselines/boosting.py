@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from knockgraph.errors import BaselineError, MissingPackageError
 from knockgraph.graph import CellGraph
-from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, positive, same_graph
+from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, same_graph
 from knockgraph.models.baselines.pair_features import GenotypeFeatures
 
 
@@ -89,7 +90,3 @@ class Boosting(Baseline):
             part = genotypes.part(start, min(start + self.max_rows, len(genotypes)))
             blocks.append(self.model.predict(self.features(part)[:, self.used]))
         return np.concatenate(blocks) if blocks else np.empty(0)
-
-
-class MissingPackageError(BaselineError):
-    """A baseline needs a package that is not installed."""

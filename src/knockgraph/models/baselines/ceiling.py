@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from knockgraph.models.baselines.baseline import BaselineError, Floats, GenotypeRows, sums
+from knockgraph.errors import BaselineError
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows, sums
 from knockgraph.screen import BoundScreen, ragged
 from knockgraph.screen.ragged import Ints
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from knockgraph.errors import GeneListMismatchError
+from knockgraph.errors import BaselineError, GeneListMismatchError
 from knockgraph.graph import CellGraph, Relation
-from knockgraph.models.baselines.baseline import BaselineError, Floats, GenotypeRows, sums
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows, sums
 from knockgraph.screen import BoundScreen
 
 LARGEST_SHIFT = 0.4

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, positive, sums
+from knockgraph.errors import BaselineError
+from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, sums
 
 
 class LowRank(Baseline):

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knockgraph.errors import BaselineError
 from knockgraph.graph import CellGraph
-from knockgraph.models.baselines.baseline import BaselineError, Floats, GenotypeRows, same_graph, sums
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows, same_graph, sums
 from knockgraph.models.baselines.pair_model import Device, PairModel
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, sums
+from knockgraph.errors import BaselineError
+from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, sums
 from knockgraph.models.baselines.ridge import Indicators, solve_ridge
 from knockgraph.models.kernels.measured import PairRows
 from knockgraph.screen import ragged

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from knockgraph.errors import BaselineError
 from knockgraph.graph import CellGraph
-from knockgraph.models.baselines.baseline import BaselineError
 from knockgraph.models.baselines.pair_gp import PairGP
 from knockgraph.models.baselines.pair_model import Device
 from knockgraph.models.kernels.attention import ProfileAttention

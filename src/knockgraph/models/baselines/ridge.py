@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from knockgraph.models.baselines.baseline import Baseline, BaselineError, Floats, GenotypeRows, positive, sums
+from knockgraph.errors import BaselineError
+from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, sums
 from knockgraph.screen.ragged import Ints
 
 

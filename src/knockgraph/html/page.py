@@ -1,0 +1,86 @@
+"""One self-contained HTML page: no script, no font, no picture is fetched; light and dark, laptop and phone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1f2328; --dim: #59636e; --paper: #ffffff; --line: #d1d9e0; --card: #f6f8fa }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #f0f6fc; --dim: #9198a1; --paper: #0d1117; --line: #3d444d; --card: #161b22 }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
+       max-width: 68rem; padding: 1.5rem 1rem 4rem }
+h1 { font-size: 1.6rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem } p { margin: .4rem 0 }
+h1, h2, p { overflow-wrap: anywhere }
+.dim { color: var(--dim) }
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
+                                 background: var(--paper) }
+td.long { white-space: normal; min-width: 16rem }
+figure { margin: .5rem 0; background: var(--card); border-radius: 8px; padding: .6rem; overflow-x: auto }
+figure svg { width: 100%; max-width: 60rem; height: auto; display: block; fill: currentColor }
+details { margin: .6rem 0 } summary { cursor: pointer; color: var(--dim) }
+pre { overflow: auto; max-height: 30rem; font-size: .8rem; background: var(--card); padding: .8rem; border-radius: 8px }
+@media (max-width: 40rem) { /* a phone: pictures keep a size that can be read and scroll, names of rows wrap and stay */
+  figure svg { width: 36rem }
+  th, td { padding: .3rem .45rem }
+  th:first-child, td:first-child { white-space: normal; overflow-wrap: break-word; min-width: 7rem; max-width: 38vw }
+}
+"""
+
+
+_LONG = 48  # characters: a longer cell may take several lines
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table; the first column is text, where blanks in front indent, the others are numbers or short texts."""
+    head = "".join(f"<th>{escape(h)}</th>" for h in headings)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    start = "<td>" if len(text) <= _LONG else '<td class="long">'
+    return f"{start}{'&nbsp;' * (len(text) - len(text.lstrip()))}{escape(text.lstrip())}</td>"
+
+
+def figure(svg: str, about: str) -> str:
+    """A picture made by :mod:`knockgraph.html.plots`.
+
+    Args:
+        svg: Its text.
+        about: What it shows, for who cannot see it and for the pointer.
+    """
+    said = escape(about)
+    named = svg.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
+    head, end, rest = named.partition(">")
+    return f"<figure>{head}{end}<title>{said}</title>{rest}</figure>"
+
+
+def numbers(summary: str, data: Any) -> str:
+    """The numbers behind a picture, one click away."""
+    text = escape(json.dumps(data, indent=1, ensure_ascii=False))
+    return f"<details><summary>{escape(summary)}</summary><pre>{text}</pre></details>"
+
+
+def page(title: str, lead: str, sections: Sequence[tuple[str, str]]) -> str:
+    """The page.
+
+    Args:
+        title: Its title.
+        lead: One sentence under it.
+        sections: Heading and HTML of each section.
+    """
+    body = "".join(f"<section><h2>{escape(heading)}</h2>{content}</section>" for heading, content in sections)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
+        f'<body><h1>{escape(title)}</h1><p class="dim">{escape(lead)}</p>{body}</body></html>\n'
+    )

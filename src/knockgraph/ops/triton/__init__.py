@@ -1,0 +1,1 @@
+"""Triton kernels: sparse products, attention, fused layers. Imported when first used: triton may be absent."""

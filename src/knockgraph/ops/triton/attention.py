@@ -1,0 +1,346 @@
+"""Attention as Triton kernels: one program per row, head and block of samples, several neighbours in flight.
+
+Imported on first use only. The same kernels run on a CPU through Triton's interpreter (``TRITON_INTERPRET=1``).
+"""
+
+# Kernels are typed by Triton, not by Python.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from knockgraph.ops.triton.spmm import as_factors
+
+# A program reads this many bytes of each neighbour's row, and at most this many neighbours at once. Each element of a
+# tile needs several registers (state, sum, logit): with 2,048 of them a kernel stays below 170 registers a thread.
+_ROW_BYTES = 512
+_NEIGHBOURS = 16
+_TILE = 2048
+_WARPS = 4
+_INT32_MAX = 2**31 - 1
+
+
+@triton.jit
+def _attend_rows(
+    ptr,
+    index,
+    order,
+    source,
+    target,
+    attention,
+    slope,
+    keep_in,
+    keep_out,
+    y,
+    lse,
+    batch,
+    heads,
+    channels,
+    MASKED_IN: tl.constexpr,
+    MASKED_OUT: tl.constexpr,
+    WIDE: tl.constexpr,
+    SUM: tl.constexpr,
+    NEIGHBOURS: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    NONE = float("-inf")
+    row = tl.load(order + tl.program_id(0)).to(tl.int64)
+    head = tl.program_id(1) % heads
+    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    channel = tl.arange(0, WIDTH)
+    lane = tl.arange(0, NEIGHBOURS)
+    columns = batch * heads * channels
+    inner = ((sample * heads + head) * channels)[:, None] + channel[None, :]
+    real = channel < channels
+    kept_row = sample < batch
+    if MASKED_OUT:
+        kept_row = kept_row & (tl.load(keep_out + row * batch + sample, mask=kept_row, other=0) != 0)
+    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
+    steep = tl.load(slope)
+    offset = row * columns
+    t = tl.load(target + offset + inner, mask=kept_row[:, None] & real[None, :], other=0.0).to(SUM)
+    # Each lane keeps a running softmax of its own; they are merged once, at the end, always in the same order.
+    peak = tl.full([NEIGHBOURS, SAMPLES], NONE, dtype=SUM)
+    total = tl.zeros([NEIGHBOURS, SAMPLES], dtype=SUM)
+    result = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    start = tl.load(ptr + row)
+    end = tl.load(ptr + row + 1)
+    for i in range(start, end, NEIGHBOURS):
+        here = i + lane < end
+        j = tl.load(index + i + lane, mask=here, other=0)
+        j = j.to(tl.int64) if WIDE else j
+        kept = here[:, None] & kept_row[None, :]
+        if MASKED_IN:
+            kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
+        base = j * columns
+        inside = kept[:, :, None] & real[None, None, :]
+        s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
+        z = s + t[None, :, :]
+        z = tl.where(z > 0, z, z * steep)
+        logit = tl.where(kept, tl.sum(z * a[None, None, :], axis=2), NONE)
+        new_peak = tl.maximum(peak, logit)
+        level = tl.where(new_peak == NONE, 0.0, new_peak)
+        share = tl.exp(logit - level)
+        fade = tl.exp(peak - level)
+        total = total * fade + share
+        result = result * fade[:, :, None] + share[:, :, None] * s
+        peak = new_peak
+    top = tl.max(peak, axis=0)
+    top = tl.where(top == NONE, 0.0, top)
+    fade = tl.exp(peak - top[None, :])
+    norm = tl.sum(total * fade, axis=0)
+    found = norm != 0
+    norm = tl.where(found, norm, 1.0)
+    value = tl.where(found[:, None], tl.sum(result * fade[:, :, None], axis=0) / norm[:, None], 0.0)
+    inside = (sample < batch)[:, None] & real[None, :]
+    tl.store(y + offset + inner, value.to(y.dtype.element_ty), mask=inside)
+    group = (row * batch + sample) * heads + head
+    tl.store(lse + group, tl.where(found, top + tl.log(norm), float("inf")), mask=sample < batch)
+
+
+@triton.jit
+def _grad_of_targets(
+    ptr,
+    index,
+    order,
+    source,
+    target,
+    attention,
+    slope,
+    keep_in,
+    y,
+    lse,
+    grad,
+    mean,
+    grad_target,
+    partial,
+    batch,
+    heads,
+    channels,
+    MASKED_IN: tl.constexpr,
+    WIDE: tl.constexpr,
+    SUM: tl.constexpr,
+    NEIGHBOURS: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    row = tl.load(order + tl.program_id(0)).to(tl.int64)
+    head = tl.program_id(1) % heads
+    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    channel = tl.arange(0, WIDTH)
+    lane = tl.arange(0, NEIGHBOURS)
+    columns = batch * heads * channels
+    inner = ((sample * heads + head) * channels)[:, None] + channel[None, :]
+    real = channel < channels
+    group = (row * batch + sample) * heads + head
+    norm = tl.load(lse + group, mask=sample < batch, other=float("inf"))
+    kept_row = norm != float("inf")
+    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
+    steep = tl.load(slope)
+    offset = row * columns
+    inside_row = kept_row[:, None] & real[None, :]
+    t = tl.load(target + offset + inner, mask=inside_row, other=0.0).to(SUM)
+    dy = tl.load(grad + offset + inner, mask=inside_row, other=0.0).to(SUM)
+    expected = tl.sum(dy * tl.load(y + offset + inner, mask=inside_row, other=0.0).to(SUM), axis=1)
+    tl.store(mean + group, expected, mask=sample < batch)
+    dt = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    da = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    start = tl.load(ptr + row)
+    end = tl.load(ptr + row + 1)
+    for i in range(start, end, NEIGHBOURS):
+        here = i + lane < end
+        j = tl.load(index + i + lane, mask=here, other=0)
+        j = j.to(tl.int64) if WIDE else j
+        kept = here[:, None] & kept_row[None, :]
+        if MASKED_IN:
+            kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
+        base = j * columns
+        inside = kept[:, :, None] & real[None, None, :]
+        s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
+        z = s + t[None, :, :]
+        slant = tl.where(z > 0, 1.0, steep)
+        logit = tl.where(kept, tl.sum(z * slant * a[None, None, :], axis=2), float("-inf"))
+        share = tl.exp(logit - norm[None, :])
+        gain = tl.sum(s * dy[None, :, :], axis=2) - expected[None, :]
+        step = (share * gain)[:, :, None] * slant
+        dt += step
+        da += step * z
+    value = tl.sum(dt, axis=0) * a[None, :]
+    inside = (sample < batch)[:, None] & real[None, :]
+    tl.store(grad_target + offset + inner, value.to(grad_target.dtype.element_ty), mask=inside)
+    # One row of partial sums per program: adding them up later keeps the order fixed.
+    part = (row * tl.num_programs(1) + tl.program_id(1)) * channels
+    tl.store(partial + part + channel, tl.sum(tl.sum(da, axis=0), axis=0), mask=real)
+
+
+@triton.jit
+def _grad_of_sources(
+    ptr,
+    index,
+    order,
+    source,
+    target,
+    attention,
+    slope,
+    keep_in,
+    lse,
+    grad,
+    mean,
+    grad_source,
+    batch,
+    heads,
+    channels,
+    MASKED_IN: tl.constexpr,
+    WIDE: tl.constexpr,
+    SUM: tl.constexpr,
+    NEIGHBOURS: tl.constexpr,
+    SAMPLES: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    row = tl.load(order + tl.program_id(0)).to(tl.int64)
+    head = tl.program_id(1) % heads
+    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    channel = tl.arange(0, WIDTH)
+    lane = tl.arange(0, NEIGHBOURS)
+    columns = batch * heads * channels
+    group = sample * heads + head
+    inner = (group * channels)[:, None] + channel[None, :]
+    real = channel < channels
+    kept_row = sample < batch
+    if MASKED_IN:
+        kept_row = kept_row & (tl.load(keep_in + row * batch + sample, mask=kept_row, other=0) != 0)
+    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
+    steep = tl.load(slope)
+    offset = row * columns
+    s = tl.load(source + offset + inner, mask=kept_row[:, None] & real[None, :], other=0.0).to(SUM)
+    ds = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    start = tl.load(ptr + row)
+    end = tl.load(ptr + row + 1)
+    for k in range(start, end, NEIGHBOURS):
+        here = k + lane < end
+        i = tl.load(index + k + lane, mask=here, other=0)
+        i = i.to(tl.int64) if WIDE else i
+        kept = here[:, None] & kept_row[None, :]
+        groups = (i * (batch * heads))[:, None] + group[None, :]
+        norm = tl.load(lse + groups, mask=kept, other=float("inf"))
+        kept = kept & (norm != float("inf"))
+        expected = tl.load(mean + groups, mask=kept, other=0.0)
+        base = i * columns
+        inside = kept[:, :, None] & real[None, None, :]
+        t = tl.load(target + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
+        dy = tl.load(grad + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
+        z = s[None, :, :] + t
+        slant = tl.where(z > 0, 1.0, steep)
+        logit = tl.where(kept, tl.sum(z * slant * a[None, None, :], axis=2), float("-inf"))
+        share = tl.exp(logit - norm)
+        step = share * (tl.sum(s[None, :, :] * dy, axis=2) - expected)
+        ds += share[:, :, None] * dy + step[:, :, None] * slant * a[None, None, :]
+    value = tl.sum(ds, axis=0)
+    inside = (sample < batch)[:, None] & real[None, :]
+    tl.store(grad_source + offset + inner, value.to(grad_source.dtype.element_ty), mask=inside)
+
+
+def forward(
+    ptr: Tensor,
+    index: Tensor,
+    order: Tensor,
+    source: Tensor,
+    target: Tensor,
+    attention: Tensor,
+    keep_in: Tensor | None,
+    keep_out: Tensor | None,
+    slope: float,
+) -> tuple[Tensor, Tensor]:
+    """The result and the log-sum-exp of its logits, which is +inf where there is nothing to attend to."""
+    rows, batch, heads, channels = target.shape
+    y = torch.empty_like(target)
+    lse = attention.new_empty(rows, batch, heads)
+    launch = _launch(source)
+    with torch.cuda.device_of(source):
+        _attend_rows[(rows, triton.cdiv(batch, launch["SAMPLES"]) * heads)](
+            ptr,
+            index,
+            order,
+            source,
+            target,
+            attention,
+            attention.new_full((1,), slope),
+            as_factors(keep_in),
+            as_factors(keep_out),
+            y,
+            lse,
+            batch,
+            heads,
+            channels,
+            MASKED_IN=keep_in is not None,
+            MASKED_OUT=keep_out is not None,
+            WIDE=source.numel() > _INT32_MAX,
+            **launch,
+        )
+    return y, lse
+
+
+def backward(
+    ptr: Tensor,
+    index: Tensor,
+    order: Tensor,
+    ptr_t: Tensor,
+    index_t: Tensor,
+    order_t: Tensor,
+    source: Tensor,
+    target: Tensor,
+    attention: Tensor,
+    keep_in: Tensor | None,
+    y: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    slope: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of source, target and attention: each row gathers its own, so there are no atomics."""
+    rows, batch, heads, channels = target.shape
+    launch = _launch(source)
+    programs = triton.cdiv(batch, launch["SAMPLES"]) * heads
+    grad_source, grad_target = torch.empty_like(source), torch.empty_like(target)
+    mean = torch.empty_like(lse)
+    partial = attention.new_empty(rows, programs // heads, heads, channels)
+    keep = as_factors(keep_in)
+    states = (source, target, attention, attention.new_full((1,), slope), keep)
+    launch = {**launch, "MASKED_IN": keep is not None}
+    with torch.cuda.device_of(source):
+        _grad_of_targets[(rows, programs)](
+            *(ptr, index, order),
+            *states,
+            *(y, lse, grad, mean, grad_target, partial),
+            *(batch, heads, channels),
+            WIDE=source.numel() > _INT32_MAX,
+            **launch,
+        )
+        _grad_of_sources[(source.shape[0], programs)](
+            *(ptr_t, index_t, order_t),
+            *states,
+            *(lse, grad, mean, grad_source),
+            *(batch, heads, channels),
+            WIDE=target.numel() > _INT32_MAX,
+            **launch,
+        )
+    return grad_source, grad_target, partial.sum((0, 1))
+
+
+def _launch(x: Tensor) -> dict[str, Any]:
+    """Tile sizes: a head's channels side by side, as many samples as fit a row, neighbours as they fit the tile."""
+    width = triton.next_power_of_2(x.shape[3])
+    samples = max(1, min(_ROW_BYTES // x.element_size() // width, triton.next_power_of_2(x.shape[1])))
+    return {
+        "WIDTH": width,
+        "SAMPLES": samples,
+        "NEIGHBOURS": max(1, min(_NEIGHBOURS, _TILE // (samples * width))),
+        "SUM": tl.float64 if x.dtype == torch.float64 else tl.float32,
+        "num_warps": _WARPS,
+    }

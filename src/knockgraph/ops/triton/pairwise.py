@@ -1,0 +1,502 @@
+"""Kernels of the pairwise relation aggregation: nothing of the size pairs × rows × channels is ever stored.
+
+The forward pass takes a tile of rows through all pairs with a running softmax, and keeps of each pair only what its
+first linear map gave, ``t`` [pairs, rows, hidden]. From there the backward pass computes the pairs again: one kernel, a
+program per pair and share of the rows, turns ``t`` into its own gradient, in place; the two others turn that into the
+gradients of the first linear maps and of the states. Sums over rows are taken per share and then over the shares,
+always in the same order: equal inputs give equal bits.
+"""
+
+# Kernels are typed by Triton, not by Python.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
+from knockgraph.ops.triton.gelu import gelu, gelu_and_slope, rounded_anyway
+
+# Rows of a tile, warps and pipeline stages of the kernels, from a sweep on an H200 (docs/speed.md).
+FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
+BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
+MAPS = {"TILE": 128, "num_warps": 4, "num_stages": 2}
+MEAN = {"TILE": 64, "num_warps": 4, "num_stages": 1}
+STATES = {"TILE": 128, "num_warps": 4, "num_stages": 3}
+SHARES = 35
+"""Programs among which the rows of one pair are shared out in the backward pass."""
+MEAN_SHARES = 264
+"""The same for the mean, which has no other pairs beside it to fill the device with."""
+
+
+@triton.jit
+def _mix_pairs(
+    h,
+    w_first,
+    w_second,
+    b_in,
+    w_out,
+    b_out,
+    s_in,
+    c_in,
+    s_out,
+    count,
+    y,
+    lse,
+    kept,
+    rows,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    K: tl.constexpr,
+    KEEP: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    start = tl.program_id(0) * TILE
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    if start >= real:
+        return
+    row = start + tl.arange(0, TILE)
+    inside = (row < real)[:, None]
+    c = tl.arange(0, C)
+    k = tl.arange(0, K)
+    place = row.to(tl.int64)[:, None] * C + c[None, :]
+    place_k = row.to(tl.int64)[:, None] * K + k[None, :]
+    step = rows.to(tl.int64) * C
+    in_ck = c[:, None] * K + k[None, :]
+    in_kc = k[:, None] * C + c[None, :]
+    kind = h.dtype.element_ty
+    scorer = tl.load(s_in + in_ck)
+    scorer_bias = tl.load(c_in + k).to(tl.float32)
+    scorer_out = tl.load(s_out + k).to(tl.float32)
+
+    mean = tl.zeros([TILE, C], dtype=tl.float32)
+    acc = tl.zeros([TILE, C], dtype=tl.float32)
+    largest = tl.full([TILE], float("-inf"), dtype=tl.float32)
+    total = tl.zeros([TILE], dtype=tl.float32)
+    p = 0
+    for i in range(0, R):
+        h_i = tl.load(h + i * step + place, mask=inside, other=0.0)
+        mean += h_i.to(tl.float32)
+        for j in range(i, R):
+            h_j = tl.load(h + j * step + place, mask=inside, other=0.0)
+            t = tl.dot(h_i, tl.load(w_first + p * C * K + in_ck), input_precision=PRECISION)
+            t = tl.dot(h_j, tl.load(w_second + p * C * K + in_ck), t, input_precision=PRECISION)
+            stored = (t + tl.load(b_in + p * K + k).to(tl.float32)[None, :]).to(kind)
+            if KEEP:
+                tl.store(kept + p * rows.to(tl.int64) * K + place_k, stored, mask=inside)
+            t = gelu(stored.to(tl.float32), FAST)
+            o = tl.dot(t.to(kind), tl.load(w_out + p * K * C + in_kc), input_precision=PRECISION)
+            o += tl.load(b_out + p * C + c).to(tl.float32)[None, :]
+            q = gelu(tl.dot(o.to(kind), scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
+            score = tl.sum(q * scorer_out[None, :], 1)
+            new = tl.maximum(largest, score)
+            shrink = tl.exp(largest - new)
+            weight = tl.exp(score - new)
+            acc = acc * shrink[:, None] + o * weight[:, None]
+            total = total * shrink + weight
+            largest = new
+            p += 1
+    mean = mean / R
+    q = gelu(tl.dot(mean.to(kind), scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
+    score = tl.sum(q * scorer_out[None, :], 1)
+    new = tl.maximum(largest, score)
+    shrink = tl.exp(largest - new)
+    weight = tl.exp(score - new)
+    acc = acc * shrink[:, None] + mean * weight[:, None]
+    total = total * shrink + weight
+    tl.store(y + place, acc / total[:, None], mask=inside)
+    tl.store(lse + row, new + tl.log(total), mask=row < real)
+
+
+@triton.jit
+def _grad_of_pairs(
+    w_out,
+    b_out,
+    s_in,
+    c_in,
+    s_out,
+    count,
+    dy,
+    lse,
+    delta,
+    kept,
+    shares,
+    d_out,
+    d_s_in,
+    d_c_in,
+    d_s_out,
+    rows,
+    per_share,
+    C: tl.constexpr,
+    K: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
+    SHARES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    # Neighbouring programs work on the same rows, so that they find them in the cache.
+    p = tl.program_id(0)
+    share_number = tl.program_id(1)
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    c = tl.arange(0, C)
+    k = tl.arange(0, K)
+    in_ck = c[:, None] * K + k[None, :]
+    kind = dy.dtype.element_ty
+    of_pair = kept + p * rows.to(tl.int64) * K
+    wo = tl.load(w_out + p * K * C + k[:, None] * C + c[None, :])
+    bo = tl.load(b_out + p * C + c).to(tl.float32)
+    scorer = tl.load(s_in + in_ck)
+    scorer_bias = tl.load(c_in + k).to(tl.float32)
+    scorer_out = tl.load(s_out + k).to(tl.float32)
+
+    g_out = tl.zeros([C, K], dtype=tl.float32)  # transposed: the matrix units want the longer axis first
+    g_s_in = tl.zeros([C, K], dtype=tl.float32)
+    g_c_in = tl.zeros([K], dtype=tl.float32)
+    g_s_out = tl.zeros([K], dtype=tl.float32)
+    for start in range(share_number * TILE, real, SHARES * TILE):
+        row = start + tl.arange(0, TILE)
+        here = row < real
+        inside = here[:, None]
+        at = of_pair + row.to(tl.int64)[:, None] * K + k[None, :]
+        t, t_slope = gelu_and_slope(tl.load(at, mask=inside, other=0.0).to(tl.float32), FAST)
+        t = t.to(kind)
+        grad = tl.load(dy + row.to(tl.int64)[:, None] * C + c[None, :], mask=inside, other=0.0)
+        o = tl.dot(t, wo, input_precision=PRECISION) + bo[None, :]
+        along = tl.sum(o * grad.to(tl.float32), 1)
+        o = o.to(kind)
+        q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
+        score = tl.sum(q * scorer_out[None, :], 1)
+        # A row that is not there has no share.
+        share = tl.where(here, tl.exp(score - tl.load(lse + row, mask=here, other=0.0)), 0.0)
+        tl.store(shares + p * rows.to(tl.int64) + row, share.to(kind), mask=here)
+        d_score = share * (along - tl.load(delta + row, mask=here, other=0.0))
+        g_s_out += tl.sum(d_score[:, None] * q, 0)
+        dq = d_score[:, None] * scorer_out[None, :] * q_slope
+        g_c_in += tl.sum(dq, 0)
+        dq = dq.to(kind)
+        g_s_in = tl.dot(tl.trans(o), dq, g_s_in, input_precision=PRECISION)
+        do = tl.dot(dq, tl.trans(scorer), share[:, None] * grad.to(tl.float32), input_precision=PRECISION)
+        do = do.to(kind)
+        g_out = tl.dot(tl.trans(do), t, g_out, input_precision=PRECISION)
+        d_t = tl.dot(do, tl.trans(wo), input_precision=PRECISION) * t_slope
+        tl.store(at, d_t.to(kind), mask=inside)
+    to = share_number * per_share
+    tl.store(d_out + to + p * K * C + k[None, :] * C + c[:, None], g_out)
+    to += p * (C + 2) * K  # the scorer's sums of one pair lie side by side
+    tl.store(d_s_in + to + in_ck, g_s_in)
+    tl.store(d_c_in + to + k, g_c_in)
+    tl.store(d_s_out + to + k, g_s_out)
+
+
+@triton.jit
+def _grad_of_first_maps(
+    h,
+    dt,
+    pair_i,
+    pair_j,
+    count,
+    d_first,
+    d_second,
+    d_b_in,
+    rows,
+    per_share,
+    C: tl.constexpr,
+    K: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
+    SHARES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    p = tl.program_id(0)
+    share_number = tl.program_id(1)
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    c = tl.arange(0, C)
+    k = tl.arange(0, K)
+    in_ck = c[:, None] * K + k[None, :]
+    first = h + tl.load(pair_i + p) * rows.to(tl.int64) * C
+    second = h + tl.load(pair_j + p) * rows.to(tl.int64) * C
+    of_pair = dt + p * rows.to(tl.int64) * K
+    g_first = tl.zeros([C, K], dtype=tl.float32)
+    g_second = tl.zeros([C, K], dtype=tl.float32)
+    g_b_in = tl.zeros([K], dtype=tl.float32)
+    for start in range(share_number * TILE, real, SHARES * TILE):
+        row = start + tl.arange(0, TILE)
+        inside = (row < real)[:, None]
+        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        d_t = tl.load(of_pair + row.to(tl.int64)[:, None] * K + k[None, :], mask=inside, other=0.0)
+        h_i = tl.load(first + place, mask=inside, other=0.0)
+        h_j = tl.load(second + place, mask=inside, other=0.0)
+        g_first = tl.dot(tl.trans(h_i), d_t, g_first, input_precision=PRECISION)
+        g_second = tl.dot(tl.trans(h_j), d_t, g_second, input_precision=PRECISION)
+        g_b_in += tl.sum(d_t.to(tl.float32), 0)
+    to = share_number * per_share
+    tl.store(d_first + to + p * C * K + in_ck, g_first)
+    tl.store(d_second + to + p * C * K + in_ck, g_second)
+    tl.store(d_b_in + to + p * K + k, g_b_in)
+
+
+@triton.jit
+def _grad_of_mean(
+    h,
+    s_in,
+    c_in,
+    s_out,
+    count,
+    dy,
+    y,
+    lse,
+    dy_narrow,
+    delta,
+    d_mean,
+    d_s_in,
+    d_c_in,
+    d_s_out,
+    rows,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    K: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
+    SHARES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The identity among the pairs: the mean of the states. Comes first, and leaves for the others ``dy`` in h's type
+    and ``delta = Σ_channels dy · y``.
+    """
+    share_number = tl.program_id(0)
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    c = tl.arange(0, C)
+    k = tl.arange(0, K)
+    step = rows.to(tl.int64) * C
+    in_ck = c[:, None] * K + k[None, :]
+    kind = h.dtype.element_ty
+    scorer = tl.load(s_in + in_ck)
+    scorer_bias = tl.load(c_in + k).to(tl.float32)
+    scorer_out = tl.load(s_out + k).to(tl.float32)
+    g_s_in = tl.zeros([C, K], dtype=tl.float32)
+    g_c_in = tl.zeros([K], dtype=tl.float32)
+    g_s_out = tl.zeros([K], dtype=tl.float32)
+    for start in range(share_number * TILE, real, SHARES * TILE):
+        row = start + tl.arange(0, TILE)
+        here = row < real
+        inside = here[:, None]
+        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        o = tl.zeros([TILE, C], dtype=tl.float32)
+        for r in range(0, R):
+            o += tl.load(h + r * step + place, mask=inside, other=0.0).to(tl.float32)
+        o = o / R
+        grad = tl.load(dy + place, mask=inside, other=0.0).to(kind)
+        tl.store(dy_narrow + place, grad, mask=inside)
+        grad = grad.to(tl.float32)
+        of_row = tl.sum(grad * tl.load(y + place, mask=inside, other=0.0), 1)
+        tl.store(delta + row, of_row, mask=here)
+        along = tl.sum(o * grad, 1)
+        o = o.to(kind)
+        q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
+        score = tl.sum(q * scorer_out[None, :], 1)
+        share = tl.where(here, tl.exp(score - tl.load(lse + row, mask=here, other=0.0)), 0.0)
+        d_score = share * (along - of_row)
+        g_s_out += tl.sum(d_score[:, None] * q, 0)
+        dq = d_score[:, None] * scorer_out[None, :] * q_slope
+        g_c_in += tl.sum(dq, 0)
+        dq = dq.to(kind)
+        g_s_in = tl.dot(tl.trans(o), dq, g_s_in, input_precision=PRECISION)
+        do = tl.dot(dq, tl.trans(scorer), share[:, None] * grad, input_precision=PRECISION)
+        tl.store(d_mean + place, (do / R).to(kind), mask=inside)
+    to = share_number * (C + 2) * K
+    tl.store(d_s_in + to + in_ck, g_s_in)
+    tl.store(d_c_in + to + k, g_c_in)
+    tl.store(d_s_out + to + k, g_s_out)
+
+
+@triton.jit
+def _grad_of_states(
+    dt,
+    d_mean,
+    w_both,
+    slots,
+    count,
+    dh,
+    rows,
+    R: tl.constexpr,
+    PAIRS: tl.constexpr,
+    C: tl.constexpr,
+    K: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    r = tl.program_id(0)
+    start = tl.program_id(1) * TILE
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    if start >= real:
+        return
+    row = start + tl.arange(0, TILE)
+    inside = (row < real)[:, None]
+    c = tl.arange(0, C)
+    k = tl.arange(0, K)
+    in_kc = k[:, None] + c[None, :] * K  # the transpose of [C, K]
+    place = row.to(tl.int64)[:, None] * C + c[None, :]
+    acc = tl.load(d_mean + place, mask=inside, other=0.0).to(tl.float32)
+    for s in range(0, R + 1):
+        slot = tl.load(slots + r * (R + 1) + s)
+        p = slot % PAIRS
+        d_t = tl.load(dt + (p * rows.to(tl.int64) + row.to(tl.int64))[:, None] * K + k[None, :], mask=inside, other=0.0)
+        acc = tl.dot(d_t, tl.load(w_both + slot * C * K + in_kc), acc, input_precision=PRECISION)
+    tl.store(dh + r * rows.to(tl.int64) * C + place, acc.to(dh.dtype.element_ty), mask=inside)
+
+
+def mix_pairs(
+    h: Tensor, weights: tuple[Tensor, ...], count: Tensor | None, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The mixture [rows, channels] and the logarithm of the softmax's denominator [rows], float32; then ``t``.
+
+    Args:
+        h: [relations, rows, channels].
+        weights: ``first``, ``second`` [pairs, channels, hidden], ``bias_in`` [pairs, hidden], ``out`` [pairs, hidden,
+            channels], ``bias_out`` [pairs, channels], and the scorer's ``in`` [channels, hidden], ``bias`` [hidden]
+            and ``out`` [hidden]; of h's type.
+        count: int32 [1]: only that many rows are there, or ``None`` for all.
+        keep: Whether there will be a backward pass; without, ``t`` is empty.
+    """
+    relations, rows, channels = h.shape
+    pairs, _, hidden = weights[0].shape
+    y = torch.empty(rows, channels, dtype=torch.float32, device=h.device)
+    lse = torch.empty(rows, dtype=torch.float32, device=h.device)
+    t = h.new_empty(pairs if keep else 0, rows, hidden)
+    with torch.cuda.device_of(h):
+        _mix_pairs[(triton.cdiv(rows, FORWARD["TILE"]),)](
+            h, *weights, count, y, lse, t, rows, R=relations, KEEP=keep, **_shape(h, weights, count), **FORWARD
+        )
+    return y, lse, t
+
+
+def mix_pairs_grad(
+    h: Tensor,
+    weights: tuple[Tensor, ...],
+    count: Tensor | None,
+    pairs: Tensor,
+    slots: Tensor,
+    dy: Tensor,
+    y: Tensor,
+    lse: Tensor,
+    t: Tensor,
+) -> tuple[Tensor, ...]:
+    """Gradients of h (its type) and of the weights (float32). ``t`` is used up.
+
+    Args:
+        h: As in the forward pass, and so the next two.
+        weights: As above.
+        count: As above.
+        pairs: int32 [2, pairs], the relations of each pair.
+        slots: int32 [relations, relations + 1], for each relation where it takes part: ``pair`` as the first of the
+            two, ``pair + number of pairs`` as the second.
+        dy: Gradient of the mixture, [rows, channels].
+        y: The mixture, from the forward pass, and so are the next two.
+        lse: As above.
+        t: As above.
+    """
+    relations, rows, channels = h.shape
+    number, _, hidden = weights[0].shape
+    shape = _shape(h, weights, count)
+    delta = torch.empty_like(lse)
+    narrow, d_mean = (torch.empty(rows, channels, dtype=h.dtype, device=h.device) for _ in range(2))
+    dh = torch.empty_like(h)
+    shares = h.new_empty(number, rows)
+    by_pair = (*(w.shape for w in weights[:4]), (number, (channels + 2) * hidden))
+    of_scorer = ((channels, hidden), (hidden,), (hidden,))
+    of_pairs, (first, second, bias_in, out, scorer) = partial_sums(h, SHARES, *by_pair)
+    of_mean, scorer_of_mean = partial_sums(h, MEAN_SHARES, *of_scorer)
+    with torch.cuda.device_of(h):
+        _grad_of_mean[(MEAN_SHARES,)](
+            h,
+            *weights[5:],
+            count,
+            dy,
+            y,
+            lse,
+            narrow,
+            delta,
+            d_mean,
+            *scorer_of_mean,
+            rows,
+            R=relations,
+            SHARES=MEAN_SHARES,
+            **shape,
+            **MEAN,
+        )
+        _grad_of_pairs[(number, SHARES)](
+            *weights[3:],
+            count,
+            narrow,
+            lse,
+            delta,
+            t,
+            shares,
+            out,
+            *parts_of(scorer, *of_scorer),
+            rows,
+            of_pairs.shape[1],
+            SHARES=SHARES,
+            **shape,
+            **BACKWARD,
+        )
+        _grad_of_first_maps[(number, SHARES)](
+            h,
+            t,
+            pairs[0],
+            pairs[1],
+            count,
+            first,
+            second,
+            bias_in,
+            rows,
+            of_pairs.shape[1],
+            SHARES=SHARES,
+            **shape,
+            **MAPS,
+        )
+        _grad_of_states[(relations, triton.cdiv(rows, STATES["TILE"]))](
+            t, d_mean, torch.cat(weights[:2]), slots, count, dh, rows, R=relations, PAIRS=number, **shape, **STATES
+        )
+    first, second, bias_in, out, scorer = parts_of(of_pairs.sum(0), *by_pair)
+    # do = share · dy + dq Sᵀ, summed over the rows: a product with the shares, and one with what dq summed up to.
+    if count is not None:  # the others are not there
+        shares = torch.where(torch.arange(rows, device=h.device) < count, shares, shares.new_zeros(()))
+        narrow = torch.where((torch.arange(rows, device=h.device) < count).unsqueeze(1), narrow, narrow.new_zeros(()))
+    d_bias = torch.addmm((shares @ narrow).float(), parts_of(scorer, *of_scorer)[1], weights[5].float().t())
+    of_all = parts_of(scorer.sum(0) + of_mean.sum(0), *of_scorer)
+    first, second, bias_in, out, *of_all = apart([first, second, bias_in, out, *of_all])
+    return dh, first, second, bias_in, out, d_bias, *of_all
+
+
+def _shape(h: Tensor, weights: tuple[Tensor, ...], count: Tensor | None) -> dict[str, Any]:
+    return {
+        "C": h.shape[2],
+        "K": weights[0].shape[2],
+        "COUNTED": count is not None,
+        "FAST": rounded_anyway(h),
+        "PRECISION": "ieee" if h.dtype == torch.float32 else "tf32",
+    }

@@ -1,0 +1,323 @@
+"""Kernels of the relations' MLPs: a tile of rows goes through all linear maps, norm and activation without leaving.
+
+The forward pass keeps the values before each activation for the backward pass, which goes through one linear map at a
+time, in place: with all of them in one kernel the gradients of the weights do not fit the registers (5.4 ms against
+what the sweep in docs/speed.md gives for four). Sums over rows are taken per share of the rows and then over the
+shares, always in the same order: equal inputs give equal bits.
+"""
+
+# Kernels are typed by Triton, not by Python.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
+from knockgraph.ops.triton.gelu import gelu, gelu_and_slope, rounded_anyway
+from knockgraph.ops.triton.row_norm import normalised
+
+# Rows of a tile, warps and pipeline stages, from a sweep on an H200 (docs/speed.md).
+FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
+# SHARES: programs among which the rows of one relation are shared out in the backward pass, all at work at once.
+BACKWARD = {"SHARES": 58, "TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
+# The last map of the MLP starts with norm and activation and needs more registers.
+BACKWARD_LAST = {"SHARES": 44, "TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
+
+
+@triton.jit
+def _forward(
+    own,
+    neighbours,
+    eps,
+    weight,
+    bias,
+    scale,
+    shift,
+    count,
+    z,
+    y,
+    rows,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    LAYERS: tl.constexpr,
+    NORM: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    r = tl.program_id(0)
+    start = tl.program_id(1) * TILE
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    if start >= real:
+        return
+    row = start + tl.arange(0, TILE)
+    inside = (row < real)[:, None]
+    c = tl.arange(0, C)
+    in_cc = c[:, None] * C + c[None, :]
+    place = row.to(tl.int64)[:, None] * C + c[None, :]
+    here = r * rows.to(tl.int64) * C + place
+    step = R * rows.to(tl.int64) * C
+    kind = y.dtype.element_ty
+    h = tl.load(own + place, mask=inside, other=0.0).to(tl.float32) * (1.0 + tl.load(eps + r).to(tl.float32))
+    h = (h + tl.load(neighbours + here, mask=inside, other=0.0).to(tl.float32)).to(kind)
+    for layer in tl.static_range(LAYERS):
+        of = layer * R + r
+        v = tl.dot(h, tl.load(weight + of * C * C + in_cc), input_precision=PRECISION)
+        stored = (v + tl.load(bias + of * C + c).to(tl.float32)[None, :]).to(kind)
+        tl.store(z + layer * step + here, stored, mask=inside)
+        v = stored.to(tl.float32)
+        if layer == LAYERS - 1 and NORM:
+            v, _ = normalised(v, C)
+            v = v * tl.load(scale + r * C + c).to(tl.float32)[None, :]
+            v += tl.load(shift + r * C + c).to(tl.float32)[None, :]
+        h = gelu(v, FAST).to(kind)
+    tl.store(y + here, h, mask=inside)
+
+
+@triton.jit
+def _backward(
+    own,
+    neighbours,
+    eps,
+    weight,
+    scale,
+    shift,
+    count,
+    z,
+    z_before,
+    dy,
+    dh,
+    d_eps,
+    d_weight,
+    d_bias,
+    d_scale,
+    d_shift,
+    rows,
+    per_share,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
+    NORM: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
+    SHARES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Through one linear map, from ``dy`` to ``dh``, which may be the same memory; the last starts with the norm.
+
+    Each share's sums lie ``per_share`` numbers after those of the share before.
+    """
+    r = tl.program_id(0)
+    share = tl.program_id(1)
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    c = tl.arange(0, C)
+    in_cc = c[:, None] * C + c[None, :]
+    kind = dh.dtype.element_ty
+    factor = 1.0 + tl.load(eps + r).to(tl.float32)
+    w = tl.load(weight + r * C * C + in_cc)
+    g = tl.zeros([C, C], dtype=tl.float32)
+    b = tl.zeros([C], dtype=tl.float32)
+    g_scale = tl.zeros([C], dtype=tl.float32)
+    g_shift = tl.zeros([C], dtype=tl.float32)
+    g_eps = tl.zeros([C], dtype=tl.float32)
+    for start in range(share * TILE, real, SHARES * TILE):
+        row = start + tl.arange(0, TILE)
+        inside = (row < real)[:, None]
+        place = row.to(tl.int64)[:, None] * C + c[None, :]
+        here = r * rows.to(tl.int64) * C + place
+        dv = tl.load(dy + here, mask=inside, other=0.0).to(tl.float32)
+        if LAST:
+            v = tl.load(z + here, mask=inside, other=0.0).to(tl.float32)
+            if NORM:
+                gamma = tl.load(scale + r * C + c).to(tl.float32)[None, :]
+                hat, narrow = normalised(v, C)
+                _, slope = gelu_and_slope(hat * gamma + tl.load(shift + r * C + c).to(tl.float32)[None, :], FAST)
+                dv = dv * slope
+                g_scale += tl.sum(dv * hat, 0)
+                g_shift += tl.sum(dv, 0)
+                dv = dv * gamma
+                along = tl.sum(dv * hat, 1) / C
+                dv = (dv - (tl.sum(dv, 1) / C)[:, None] - hat * along[:, None]) * narrow[:, None]
+            else:
+                _, slope = gelu_and_slope(v, FAST)
+                dv = dv * slope
+        b += tl.sum(dv, 0)
+        if FIRST:
+            x = tl.load(own + place, mask=inside, other=0.0).to(tl.float32)
+            h = x * factor + tl.load(neighbours + here, mask=inside, other=0.0).to(tl.float32)
+            slope = tl.full([TILE, C], 1.0, dtype=tl.float32)
+        else:
+            h, slope = gelu_and_slope(tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32), FAST)
+        dv = dv.to(kind)
+        g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
+        d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
+        if FIRST:
+            g_eps += tl.sum(d_in * x, 0)
+        else:
+            d_in = d_in * slope
+        tl.store(dh + here, d_in.to(kind), mask=inside)
+    to = share * per_share
+    tl.store(d_weight + to + r * C * C + in_cc, g)
+    tl.store(d_bias + to + r * C + c, b)
+    if FIRST:
+        tl.store(d_eps + to + r, tl.sum(g_eps, 0))
+    if LAST and NORM:
+        tl.store(d_scale + to + r * C + c, g_scale)
+        tl.store(d_shift + to + r * C + c, g_shift)
+
+
+@triton.jit
+def _sum_own(dh, eps, count, out, rows, R: tl.constexpr, C: tl.constexpr, COUNTED: tl.constexpr, TILE: tl.constexpr):
+    """The gradient of the rows' own states: what all relations pass back, (1 + ε) times."""
+    start = tl.program_id(0) * TILE
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    if start >= real:
+        return
+    row = start + tl.arange(0, TILE)
+    inside = (row < real)[:, None]
+    place = row.to(tl.int64)[:, None] * C + tl.arange(0, C)[None, :]
+    total = tl.zeros([TILE, C], dtype=tl.float32)
+    for r in range(R):
+        value = tl.load(dh + r * rows.to(tl.int64) * C + place, mask=inside, other=0.0).to(tl.float32)
+        total += value * (1.0 + tl.load(eps + r).to(tl.float32))
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
+
+
+def forward(
+    own: Tensor,
+    neighbours: Tensor,
+    eps: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    norm: tuple[Tensor, Tensor] | None,
+    count: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The result [relations, rows, channels], and what each linear map gave, [layers, relations, rows, channels].
+
+    Args:
+        own: [rows, channels].
+        neighbours: [relations, rows, channels].
+        eps: [relations].
+        weight: [layers, relations, channels, channels], of the type of ``neighbours``.
+        bias: [layers, relations, channels].
+        norm: Scale and shift of the layer norm, [relations, channels].
+        count: int32 [1]: only that many rows are there, or ``None`` for all.
+    """
+    layers, relations = weight.shape[:2]
+    rows = neighbours.shape[1]
+    z = neighbours.new_empty(layers, *neighbours.shape)
+    y = torch.empty_like(neighbours)
+    scale, shift = (None, None) if norm is None else norm
+    with torch.cuda.device_of(y):
+        _forward[(relations, triton.cdiv(rows, FORWARD["TILE"]))](
+            own,
+            neighbours,
+            eps,
+            weight,
+            bias,
+            scale,
+            shift,
+            count,
+            z,
+            y,
+            rows,
+            **_shape(weight, norm, count),
+            **FORWARD,
+        )
+    return y, z
+
+
+def backward(
+    own: Tensor,
+    neighbours: Tensor,
+    eps: Tensor,
+    weight: Tensor,
+    norm: tuple[Tensor, Tensor] | None,
+    count: Tensor | None,
+    z: Tensor,
+    dy: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of ``own`` and ``neighbours`` (their type), eps, weight, bias, scale and shift (float32)."""
+    layers, relations, channels, _ = weight.shape
+    rows = neighbours.shape[1]
+    dh, d_own = torch.empty_like(neighbours), torch.empty_like(own)
+    weights, vectors = (relations, channels, channels), (relations, channels)
+    of_last, (last_weight, last_bias, d_scale, d_shift, last_eps) = partial_sums(
+        dh, BACKWARD_LAST["SHARES"], weights, vectors, vectors, vectors, (relations,)
+    )
+    of_rest, (rest_weight, rest_bias, rest_eps) = partial_sums(
+        dh, BACKWARD["SHARES"], (layers - 1, *weights), (layers - 1, *vectors), (relations,)
+    )
+    scale, shift = (None, None) if norm is None else norm
+    shape = _shape(weight, norm, count)
+    del shape["LAYERS"]
+    with torch.cuda.device_of(dh):
+        for layer in reversed(range(layers)):
+            last = layer == layers - 1
+            config = BACKWARD_LAST if last else BACKWARD
+            _backward[(relations, config["SHARES"])](
+                own,
+                neighbours,
+                eps,
+                weight[layer],
+                scale,
+                shift,
+                count,
+                z[layer],
+                z[max(layer - 1, 0)],
+                dy if last else dh,
+                dh,
+                last_eps if last else rest_eps,
+                last_weight if last else rest_weight[:, layer],
+                last_bias if last else rest_bias[:, layer],
+                d_scale,
+                d_shift,
+                rows,
+                (of_last if last else of_rest).shape[1],
+                FIRST=layer == 0,
+                LAST=last,
+                **shape,
+                **config,
+            )
+        tile = 64
+        _sum_own[(triton.cdiv(rows, tile),)](
+            dh, eps, count, d_own, rows, R=relations, C=channels, COUNTED=count is not None, TILE=tile
+        )
+    of_last_map = parts_of(of_last.sum(0), weights, vectors, vectors, vectors, (relations,))
+    of_rest_maps = parts_of(of_rest.sum(0), (layers - 1, *weights), (layers - 1, *vectors), (relations,))
+    d_weight, d_bias = (d_scale.new_empty(layers, *shape) for shape in (weights, vectors))
+    d_scale, d_shift, d_eps = (d_scale.new_empty(shape) for shape in (vectors, vectors, (relations,)))
+    apart(
+        [*of_last_map[:4], *of_rest_maps[:2], (of_last_map if layers == 1 else of_rest_maps)[-1]],
+        [d_weight[-1], d_bias[-1], d_scale, d_shift, d_weight[:-1], d_bias[:-1], d_eps],
+    )
+    norm_grads = (None, None) if norm is None else (d_scale, d_shift)
+    return d_own, dh, d_eps, d_weight, d_bias, *norm_grads
+
+
+def _shape(weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]:
+    layers, relations, channels, _ = weight.shape
+    return {
+        "R": relations,
+        "C": channels,
+        "LAYERS": layers,
+        "NORM": norm is not None,
+        "COUNTED": count is not None,
+        "FAST": rounded_anyway(weight),
+        "PRECISION": "ieee" if weight.dtype == torch.float32 else "tf32",
+    }

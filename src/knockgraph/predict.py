@@ -1,0 +1,232 @@
+"""Prediction from a run directory: named genotypes, a table, or all combinations of a gene list, streamed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knockgraph import strategies
+from knockgraph.errors import KnockgraphError, ScreenError
+from knockgraph.files import atomic_write, check_writable
+from knockgraph.graph import CellGraph
+from knockgraph.graph.genes import WILD_TYPE
+from knockgraph.screen import PerturbationBatch, Screen
+from knockgraph.screen.genotypes import as_text, parse
+from knockgraph.train import memory
+from knockgraph.train.empty import EMPTY
+from knockgraph.train.run import Say, load_task
+from knockgraph.train.task import Task, named
+from knockgraph.words import counted
+
+_MOST_SHOWN = 20
+_TEXT = {".csv": ",", ".tsv": "\t"}
+_SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
+
+
+def predict(
+    directory: Path,
+    output: Path | None,
+    *,
+    genes: list[str] | None = None,
+    screen: Path | None = None,
+    all_pairs: Path | None = None,
+    all_triples: Path | None = None,
+    batch_size: int | None = None,
+    strategy: str | None = None,
+    which: str = "best-mse",
+    device: str = "cpu",
+    say: Say = print,
+) -> dict[str, Any]:
+    """Predict and write, or print a few; see ``knockgraph predict --help``."""
+    given = [source for source in (genes, screen, all_pairs, all_triples) if source]
+    if len(given) != 1:
+        raise KnockgraphError("give exactly one of --genes, --screen, --all-pairs and --all-triples")
+    if output is not None and output.suffix not in (".parquet", *_TEXT):
+        raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
+    if output is not None:
+        check_writable(output)
+    config, task = load_task(directory, which)
+    if config.task in EMPTY:
+        raise KnockgraphError(f"{directory} is a run of the empty task, which has no model; predict from another run")
+    graph = task.graph
+    if strategy is not None:
+        # What a deletion means is part of the model; all other options belong to the strategy that it trained with.
+        meaning = {k: v for k, v in config.strategy.options.items() if k == "direction"}
+        other = named("strategy", strategies.create, strategy, graph, **meaning)
+        task.strategy = other.double() if config.trainer.precision == "64-true" else other
+    if task.approximation is not None:
+        say(f"note: {task.approximation}")
+    task = task.to(device)
+    genotypes, total = _genotypes(graph, genes, screen, all_pairs, all_triples)
+    if output is None and total > _MOST_SHOWN:
+        raise KnockgraphError(f"{total:,} genotypes are too many to print; write them to a file with -o FILE")
+    size = batch_size or choose_batch_size(task, graph.num_genes, total)
+    name = f"predicted_{config.data.phenotype}" + ("_probability" if task.classes else "")
+    written = 0
+    if output is None:
+        for indices, values in _batches(task, genotypes, graph.num_genes, size):
+            for row, value in zip(indices, values, strict=True):
+                say(f"{'+'.join(graph.genes[g] for g in row) or WILD_TYPE}\t{value:.6g}")
+                written += 1
+    else:
+        written = _stream(output, graph, name, _batches(task, genotypes, graph.num_genes, size))
+        say(f"wrote {output}: {counted(written, 'genotype')}, column {name}")
+    return {"genotypes": written, "batch_size": size, "column": name, "output": None if output is None else str(output)}
+
+
+def choose_batch_size(task: Task, num_genes: int, total: int) -> int:
+    """What half of the free memory holds, at most 512 and never more than there is to predict."""
+
+    available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
+    return max(min(memory.largest_batch(_step(task, num_genes), available, most=512, device=task.device), total), 1)
+
+
+def _step(task: Task, num_genes: int) -> Callable[[int], None]:
+    """Predicts a batch of the given size, to see what it takes."""
+
+    def step(n: int) -> None:
+        _forward(task, PerturbationBatch.from_lists([[k % num_genes] for k in range(n)], num_genes))
+
+    return step
+
+
+def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
+    """Predictions in label units, ``[samples, outputs]``."""
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        if task.strategy.placement == "stored":  # new genotypes, so nothing is stored for them yet
+            task.strategy.prepare(batch, stack.enter_context(tempfile.TemporaryDirectory()))
+        values: Tensor = task(task.strategy.collate(batch).to(task.device)).values
+    return values
+
+
+def _batches(
+    task: Task, genotypes: Iterable[tuple[int, ...]], num_genes: int, size: int
+) -> Iterator[tuple[list[tuple[int, ...]], list[float]]]:
+    task.eval()
+    iterator = iter(genotypes)
+    while chunk := list(itertools.islice(iterator, size)):
+        batch = PerturbationBatch.from_lists(chunk, num_genes)
+        with memory.explained(
+            size,
+            task.strategy.name,
+            task.device,
+            lambda: memory.predict_peak(_step(task, num_genes), size, device=task.device),
+        ):
+            values = _forward(task, batch)[:, 0].double().cpu()
+        deleted = torch.tensor([len(genes) for genes in chunk])
+        yield chunk, task.told(values.unsqueeze(1), deleted)[:, 0].tolist()
+
+
+def _genotypes(
+    graph: CellGraph,
+    genes: list[str] | None,
+    screen: Path | None,
+    all_pairs: Path | None,
+    all_triples: Path | None,
+) -> tuple[Iterable[tuple[int, ...]], int]:
+    """Gene indices of each genotype, lazily, and how many there are; names are resolved before any work."""
+    if genes:
+        lists = [_names(text) for text in genes]
+        named_genes = sorted({name for names in lists for name in names})
+        row = dict(zip(named_genes, graph.gene_index(named_genes).tolist(), strict=True))
+        return [tuple(sorted({row[name] for name in names})) for names in lists], len(lists)
+    if screen is not None:
+        table = _table(screen)
+        row_of = graph.gene_index(table.genotypes.names).numpy()
+        ptr, codes = table.genotypes.ptr, table.genotypes.codes
+        rows = (tuple(sorted(set(row_of[codes[ptr[i] : ptr[i + 1]]].tolist()))) for i in range(len(table)))
+        return rows, len(table)
+    path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
+    assert path is not None
+    chosen = np.unique(graph.gene_index(read_names(path)).numpy()).tolist()
+    if len(chosen) < k:
+        raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
+    return itertools.combinations(chosen, k), math.comb(len(chosen), k)
+
+
+def read_names(path: Path) -> list[str]:
+    """Gene names, one per line; blank lines are passed over."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise KnockgraphError(f"cannot read {path}: there is no such file") from error
+    except OSError as error:
+        raise KnockgraphError(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    except UnicodeDecodeError as error:
+        raise KnockgraphError(f"{path} is not UTF-8 text ({error.reason}); give gene names, one per line") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        return parse(text)
+    except ScreenError as error:
+        raise KnockgraphError(f"--genes {text!r}: {error}") from error
+
+
+def _table(path: Path) -> Screen:
+    """A screen file, or any table with a ``genotype`` column."""
+    from knockgraph.errors import FileFormatError
+    from knockgraph.sources.tables import read_genotypes
+
+    if path.name.endswith(".parquet"):
+        try:
+            return Screen.load(path)
+        except FileFormatError as error:
+            if "not a knockgraph screen" not in str(error):
+                raise
+    return read_genotypes(path)
+
+
+def _stream(
+    output: Path, graph: CellGraph, name: str, batches: Iterable[tuple[list[tuple[int, ...]], list[float]]]
+) -> int:
+    """Write batch by batch, so that millions of genotypes never stand in memory together.
+
+    Parquet has the genes of a genotype as a list; text has them joined by +, as screens are read.
+    """
+    import pyarrow as pa
+
+    text = output.suffix != ".parquet"
+    schema = pa.schema([("genotype", pa.string() if text else pa.list_(pa.string())), (name, pa.float64())])
+    names = graph.genes.names
+    written = 0
+    with atomic_write(output) as part, _writer(part, schema, output.suffix) as writer:
+        waiting: list[tuple[Any, float]] = []
+        for rows, values in batches:
+            genotypes = ([names[g] for g in row] for row in rows)
+            told = (as_text(row) if text else row for row in genotypes)
+            waiting.extend(zip(told, values, strict=True))
+            if len(waiting) >= 65_536:
+                written += _flush(writer, schema, name, waiting)
+        written += _flush(writer, schema, name, waiting)
+    return written
+
+
+def _writer(path: Path, schema: Any, suffix: str) -> Any:
+    from pyarrow import csv
+    from pyarrow.parquet import ParquetWriter
+
+    if suffix == ".parquet":
+        return ParquetWriter(path, schema)
+    options = csv.WriteOptions(delimiter=_TEXT[suffix])
+    return csv.CSVWriter(path, schema, write_options=options)
+
+
+def _flush(writer: Any, schema: Any, name: str, waiting: list[tuple[Any, float]]) -> int:
+    import pyarrow as pa
+
+    columns = {"genotype": [row for row, _ in waiting], name: [value for _, value in waiting]}
+    writer.write_table(pa.table(columns, schema=schema))
+    count = len(waiting)
+    waiting.clear()
+    return count

@@ -1,0 +1,250 @@
+"""Everything that is chosen by name: models, strategies, convolutions, losses, baselines and sources.
+
+A name is one of three things:
+
+* one that is registered: ours (:data:`BUILT_IN`), or yours (:func:`register`);
+* an entry point of another installed package, in the group ``knockgraph.models``, ``knockgraph.strategies``,
+  ``knockgraph.convolutions``, ``knockgraph.losses``, ``knockgraph.baselines`` or ``knockgraph.sources``;
+* ``package.module:Class``, for anything that Python can import.
+
+Nothing is imported before it is asked for. What is found is called only if it is a class of the right kind, and the
+current folder is not searched: the config of somebody else's run names installed code, it cannot bring its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from knockgraph.errors import (
+    BaselineError,
+    KnockgraphError,
+    LossError,
+    ModelError,
+    RegistryError,
+    SourceError,
+    StrategyError,
+)
+from knockgraph.options import check_options, did_you_mean
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of thing that is chosen by name.
+
+    Attributes:
+        group: Entry points of this group belong to it.
+        base: The class that all of them derive from.
+        error: Raised where a name is wrong.
+    """
+
+    group: str
+    base: str
+    error: type[KnockgraphError]
+
+
+KINDS: dict[str, Kind] = {
+    "model": Kind("knockgraph.models", "torch.nn:Module", ModelError),
+    "strategy": Kind("knockgraph.strategies", "knockgraph.strategies.strategy:Strategy", StrategyError),
+    "convolution": Kind("knockgraph.convolutions", "torch.nn:Module", ModelError),
+    "loss": Kind("knockgraph.losses", "knockgraph.losses.loss:Loss", LossError),
+    "baseline": Kind("knockgraph.baselines", "knockgraph.models.baselines.baseline:Baseline", BaselineError),
+    "source": Kind("knockgraph.sources", "knockgraph.sources.source:Source", SourceError),
+}
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "model": {
+        "hetero": "knockgraph.models.hetero:HeteroCellModel",
+        "dango": "knockgraph.models.dango:Dango",
+        "additive": "knockgraph.models.toy:AdditiveModel",
+        "constant": "knockgraph.models.toy:ConstantModel",
+    },
+    "strategy": {
+        "subgraph": "knockgraph.strategies.subgraph:Subgraph",
+        "lazy-mask": "knockgraph.strategies.lazy_mask:LazyMask",
+        "stored-indices": "knockgraph.strategies.stored_indices:StoredIndices",
+        "stored-masks": "knockgraph.strategies.stored_masks:StoredMasks",
+        "device-loop": "knockgraph.strategies.device_loop:DeviceLoop",
+        "device-vectorized": "knockgraph.strategies.device_vectorized:DeviceVectorized",
+        "device-inplace": "knockgraph.strategies.device_inplace:DeviceInplace",
+        "device-cached": "knockgraph.strategies.device_cached:DeviceCached",
+        "device-filter": "knockgraph.strategies.device_filter:DeviceFilter",
+        "neighborhood": "knockgraph.strategies.neighborhood:Neighborhood",
+        "node-mask": "knockgraph.strategies.node_mask:NodeMask",
+    },
+    "convolution": {
+        "gin": "knockgraph.nn.relation_conv:GINRelationConv",
+        "sage": "knockgraph.nn.relation_conv:SAGERelationConv",
+        "gcn": "knockgraph.nn.relation_conv:GCNRelationConv",
+        "gatv2": "knockgraph.nn.relation_conv:GATv2RelationConv",
+    },
+    "loss": {
+        "mse": "knockgraph.losses.pointwise:MSELoss",
+        "log-cosh": "knockgraph.losses.pointwise:LogCoshLoss",
+        "bce": "knockgraph.losses.pointwise:BCELoss",
+        "dango": "knockgraph.losses.dango:DangoLoss",
+        "composite": "knockgraph.losses.composite:CompositeLoss",
+    },
+    "baseline": {
+        "mean": "knockgraph.models.baselines.baseline:Mean",
+        "additive": "knockgraph.models.baselines.ridge:Additive",
+        "ridge-pairs": "knockgraph.models.baselines.ridge:RidgePairs",
+        "low-rank": "knockgraph.models.baselines.low_rank:LowRank",
+        "boosting": "knockgraph.models.baselines.boosting:Boosting",
+        "smoothing": "knockgraph.models.baselines.smoothing:Smoothing",
+        "soft-impute": "knockgraph.models.baselines.soft_impute:SoftImpute",
+        "pair-gp": "knockgraph.models.baselines.pair_gp:PairGP",
+        "profile-propagation": "knockgraph.models.baselines.profile_propagation:ProfilePropagation",
+    },
+    "source": {
+        "demo": "knockgraph.sources.demo:Demo",
+        "yeast-scale": "knockgraph.sources.yeast_scale:YeastScale",
+        "tables": "knockgraph.sources.tables:Tables",
+        "table": "knockgraph.sources.tables:Table",
+        "yeast": "knockgraph.sources.presets:Yeast",
+        "yeast-lite": "knockgraph.sources.presets:YeastLite",
+        "yeast-clean": "knockgraph.sources.presets:YeastClean",
+        "collins2007": "knockgraph.sources.presets:Collins2007",
+        "costanzo2016": "knockgraph.sources.presets:Costanzo2016",
+        "kuzmin2018": "knockgraph.sources.presets:Kuzmin2018",
+    },
+}
+"""Kind → name → where its class is; a new one of ours is a line here."""
+
+_registered: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
+
+
+def register(kind: str, name: str, thing: type) -> None:
+    """Give a class a name, in this process.
+
+    Args:
+        kind: ``model``, ``strategy``, ``convolution``, ``loss``, ``baseline`` or ``source``.
+        name: How it is chosen from now on, for instance ``model=mine``.
+        thing: The class. Registering another one of the same module and name replaces it, so that a cell of a notebook
+            can be run again.
+    """
+    _kind(kind)
+    if not name or set(name) & set(":/=, \t\n"):
+        raise RegistryError(f"{name!r} cannot be the name of a {kind}: leave out blanks and any of : / = ,")
+    _check(kind, name, thing, RegistryError)
+    known = _registered[kind].get(name)
+    same = known is not None and (known.__module__, known.__qualname__) == (thing.__module__, thing.__qualname__)
+    if name in BUILT_IN[kind] or (known is not None and not same):
+        raise RegistryError(f"there is a {kind} {name!r} already; choose another name")
+    _registered[kind][name] = thing
+
+
+def available(kind: str) -> list[str]:
+    """The names of all of a kind: ours, those that were registered, those of other installed packages."""
+    about = _kind(kind)
+    return list(dict.fromkeys([*BUILT_IN[kind], *_registered[kind], *_offered(about.group)]))
+
+
+def check(kind: str, name: str) -> None:
+    """Refuse a name that means nothing, in one sentence with the nearest names; nothing is imported."""
+    if ":" not in name and name not in available(kind):
+        raise _kind(kind).error(f"there is no {kind} {name!r}{near(name, available(kind))}")
+
+
+def find(kind: str, name: str) -> Any:
+    """The class behind a name.
+
+    Args:
+        kind: One of :data:`KINDS`.
+        name: One of :func:`available`, or ``package.module:Class``.
+    """
+    about = _kind(kind)
+    check(kind, name)
+    if name in _registered[kind]:
+        return _registered[kind][name]
+    places = dict(_offered(about.group).get(name, {}))
+    if name in BUILT_IN[kind]:
+        places[BUILT_IN[kind][name]] = "knockgraph"
+    if len(places) > 1:
+        raise about.error(
+            f"several packages have a {kind} {name!r}: {' and '.join(sorted(places.values()))}; uninstall one, or "
+            f"choose by class: {' or '.join(sorted(places))}"
+        )
+    found = _imported(kind, name, next(iter(places), name), about.error)
+    _check(kind, name, found, about.error)
+    return found
+
+
+def create(kind: str, name: str, *arguments: Any, **options: Any) -> Any:
+    """Make one by name, its options checked against the signature of its class.
+
+    Args:
+        kind: One of :data:`KINDS`.
+        name: See :func:`find`.
+        arguments: What every class of this kind is given first, such as the cell graph.
+        options: Those of the class.
+    """
+    found = find(kind, name)
+    check_options(f"the {kind} {name}", found, options, _kind(kind).error)
+    return found(*arguments, **options)
+
+
+def near(name: str, known: list[str]) -> str:
+    """What may have been meant, and what there is, as the end of a sentence.
+
+    >>> near("heterro", ["hetero", "dango"])
+    " (did you mean 'hetero'?); use one of hetero, dango, or package.module:Class"
+    """
+    return f"{did_you_mean(name, known, 3)}; use one of {', '.join(known)}, or package.module:Class"
+
+
+def _kind(kind: str) -> Kind:
+    if kind not in KINDS:
+        raise RegistryError(f"there is no kind {kind!r}; use one of {', '.join(KINDS)}")
+    return KINDS[kind]
+
+
+def _offered(group: str) -> Mapping[str, Mapping[str, str]]:
+    """What other packages have: name → where its class is → the package."""
+    return _entry_points(group, tuple(sys.path))
+
+
+@cache
+def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+    """Looked up once for a path that modules are imported from."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, dict[str, str]] = {}
+    for point in sorted(entry_points(group=group)):  # else in the order of the disk
+        place = f"{point.module}:{point.attr}"
+        found.setdefault(point.name, {})[place] = place if point.dist is None else point.dist.name
+    return found
+
+
+def _imported(kind: str, name: str, place: str, error: type[KnockgraphError]) -> Any:
+    """What ``package.module:Class`` names."""
+    module, _, attribute = place.partition(":")
+    what = f"the {kind} {name!r} cannot be imported"
+    if not (module and attribute and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))):
+        raise error(f"{what}: {place!r} is not of the form package.module:Class")
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as missing:
+        raise error(
+            f"{what}: there is no module {missing.name!r}; install its package, or name the folder that holds it in "
+            "PYTHONPATH"
+        ) from missing
+    except Exception as broken:  # it is somebody else's module, anything may happen in it
+        raise error(f"{what}: {module} raises {type(broken).__name__}: {broken}") from broken
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            classes = [key for key, value in vars(found).items() if isinstance(value, type)]
+            raise error(f"{what}: {module} has no {part}{did_you_mean(part, classes)}")
+        found = getattr(found, part)
+    return found
+
+
+def _check(kind: str, name: str, thing: Any, error: type[KnockgraphError]) -> None:
+    """Nothing is called that is not a class of the right kind."""
+    base = KINDS[kind].base
+    if not (isinstance(thing, type) and issubclass(thing, _imported(kind, base, base, error))):
+        raise error(f"the {kind} {name!r} cannot be used: it is no class that derives from {base.replace(':', '.')}")

@@ -1,0 +1,47 @@
+"""A whole run: train, test the best checkpoint, write predictions and report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from knockgraph.evaluate import evaluate_part, verdict
+from knockgraph.files import write_json
+from knockgraph.profile.training import watch
+from knockgraph.report.training import write_report
+from knockgraph.train.data import TrainingData
+from knockgraph.train.run import Say, fit, load_task
+from knockgraph.train.schema import Config
+from knockgraph.train.task import Task
+
+
+def train(config: Config, say: Say = print, max_epochs: int | None = None, overrides: Sequence[str] = ()) -> Path:
+    """Run or resume what the config says; returns the run directory.
+
+    A resumed run keeps the config it was started with, but for ``max_epochs`` and ``overrides``.
+
+    Args:
+        config: The config.
+        say: Told what a person should know.
+        max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
+        overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
+    """
+    return fit(config, watch, _finish, say, max_epochs, overrides)
+
+
+def _finish(config: Config, data: TrainingData, task: Task, directory: Path, seconds: float, say: Say) -> None:
+    """Test the best checkpoint, write predictions, result and report."""
+    # A run that was shorter than an epoch has not validated.
+    _, best = load_task(directory, "best-mse" if (directory / "checkpoints" / "best-mse.ckpt").is_file() else "last")
+    if best.strategy.placement == "stored":  # what a worker does not bring, such as the wild type alone, is asked here
+        best.strategy.store.use(directory / "store")
+    result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
+    result["training_seconds"] = seconds
+    result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    result["warnings"] = task.warnings
+    for text in task.warnings:
+        say(f"warning: {text}")
+    write_json(directory / "result.json", result)
+    write_report(directory, config, result)
+    say(f"report {directory / 'report.html'}")
+    say(verdict(config.model.name, result, task.classes))

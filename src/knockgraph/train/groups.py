@@ -1,0 +1,41 @@
+"""Groups of the config: what can be chosen by name, with a YAML file or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from knockgraph import registry
+
+NAMED = ("model", "strategy", "loss")
+"""Groups whose members are names of the registry; a YAML file is for those that set more than the name."""
+
+
+def choices(group: str) -> list[str]:
+    """What a group of the config can be: its YAML files and, of models, strategies and losses, every name."""
+    return sorted({*written(group), *(registry.available(group) if group in NAMED else ())})
+
+
+def written(group: str) -> set[str]:
+    """The members of a group that have a YAML file."""
+    folder = files("knockgraph.conf").joinpath(group)
+    members = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    return {name.removesuffix(".yaml") for name in members if name.endswith(".yaml")}
+
+
+def of_name(name: str) -> dict[str, Any]:
+    """The member of a group that no YAML file describes: a name without options."""
+    return {"name": name, "options": {}}
+
+
+def chosen_by_name(words: Sequence[str]) -> list[str]:
+    """``model.name=mine`` chooses ``model=mine`` where no other word chooses a model: the options of the default one
+    are not its own.
+    """
+    chosen = []
+    for word in words:
+        group, dot, name = word.partition(".name=")
+        alone = dot and group in NAMED and not any(other.startswith(f"{group}=") for other in words)
+        chosen.append(f"{group}={name}" if alone and name not in written(group) else word)
+    return chosen

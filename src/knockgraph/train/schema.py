@@ -1,0 +1,341 @@
+"""The configuration's schema: what a config holds, and which values it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field, is_dataclass
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from knockgraph import registry
+from knockgraph.errors import ConfigError, KnockgraphError
+from knockgraph.options import did_you_mean
+
+if TYPE_CHECKING:
+    from knockgraph.losses import Loss
+
+Tree = dict[str, Any]
+
+
+@dataclass
+class SplitConfig:
+    """Which experiments train, validate and test."""
+
+    kind: str = "genotype"  # random | genotype | source | unseen-genes | k-fold | file
+    file: str | None = None  # kind=file: a .split file made by 'knockgraph screen split'
+    seed: int = 0
+    fractions: list[float] = field(default_factory=lambda: [0.8, 0.1, 0.1])
+    unseen: str = "one"  # unseen-genes: one | any | all
+    held_out: float = 0.1  # unseen-genes: share of the genes held out for val and for test
+    folds: int = 5
+    fold: int = 0
+    subset: int | None = None
+
+
+@dataclass
+class DataConfig:
+    """Which cell graph, which screen, which labels."""
+
+    cell: str = "demo"  # demo | yeast-scale | a .cellgraph file
+    screen: str = "demo"  # demo | yeast-scale | a screen file (Parquet)
+    experiments: int | None = None  # built-in screens: how many
+    phenotype: str = "gene_interaction"
+    relations: list[str] | None = None  # only these; all by default
+    merge: dict[str, list[str]] = field(default_factory=dict)  # new name → relations (patterns) that become one
+    genes: str = "all"  # all | screened: the graph of the screen's genes only, smaller and without metabolism
+    unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
+    missing: str = "error"  # experiments without a label: error | drop
+    transform: str = "standard"  # none | standard | min-max | robust
+    # Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes. By default 1,
+    # the wild type, for phenotypes with 'interaction' in their name, else 0: none.
+    zero_below: int | None = None
+    # Classification: an interaction is positive if its value is below the threshold and its p-value below max_p_value.
+    threshold: float | None = None
+    max_p_value: float | None = None
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+    def zero_by_definition(self) -> int:
+        """Genotypes with fewer deleted genes than this have the phenotype 0, see ``zero_below``."""
+        return int("interaction" in self.phenotype.lower()) if self.zero_below is None else self.zero_below
+
+
+@dataclass
+class LoaderConfig:
+    """How batches come about."""
+
+    batch_size: int = 32  # per process
+    num_workers: int = 0
+    pin_memory: bool = False
+    persistent_workers: bool = True
+    prefetch_factor: int = 2
+    timeout: int = 120  # seconds to wait for a batch of the workers
+    resident: bool = True  # with a GPU and no workers, the screen lives there
+
+
+@dataclass
+class NamedConfig:
+    """Something chosen by name, with its options."""
+
+    name: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class OptimizerConfig:
+    """AdamW."""
+
+    lr: float = 3e-3
+    weight_decay: float = 1e-4
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+
+
+@dataclass
+class SchedulerConfig:
+    """Learning rate over time."""
+
+    name: str = "cosine"  # cosine | plateau | none
+    warmup_steps: int = 50
+    cycles: int = 1  # cosine: warm restarts over the run
+    min_factor: float = 0.02  # cosine: smallest share of lr
+    factor: float = 0.5  # plateau
+    patience: int = 5  # plateau
+
+
+@dataclass
+class TrainerConfig:
+    """How long, where, and with what care."""
+
+    max_epochs: int = 7
+    max_steps: int = -1
+    accelerator: str = "auto"  # auto | cpu | gpu
+    devices: int = 1
+    num_nodes: int = 1
+    process_timeout: int = 300  # several processes: seconds that one waits for the others
+    precision: str = "32-true"  # 32-true | 64-true | bf16-mixed
+    gradient_clip: float = 10.0
+    accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})  # from epoch → batches per step
+    compile: bool = False
+    cuda_graph: bool = True
+    early_stopping: int | None = None  # epochs without a better validation MSE
+    log_every_n_steps: int = 10
+    plot_every_n_epochs: int = 0  # 0: only at the end
+    checkpoint_every_n_steps: int = 100
+    progress_bar: bool = True
+    baselines: list[str] = field(default_factory=lambda: ["mean", "additive", "ridge-pairs", "low-rank"])
+    profile: str = "off"  # off | phases (where the time goes, in profile.json) | trace (torch.profiler, in traces/)
+    profile_window: list[int] = field(default_factory=lambda: [600, 1, 25])  # trace: steps to wait, warm up, record
+
+
+@dataclass
+class LoggingConfig:
+    """CSV and TensorBoard are always written."""
+
+    wandb: str = "off"  # off | offline | online
+    project: str = "knockgraph"
+
+
+@dataclass
+class Config:
+    """Everything that defines a run."""
+
+    task: str = "regression"  # regression | classification | empty (all but the model) | empty-no-backward
+    seed: int = 0
+    run_dir: str | None = None  # default: runs/MODEL-STRATEGY-SEED-TIME
+    resume: bool = False  # continue the run in run_dir
+    requeue: bool = False  # the same where there is a checkpoint, else start: for jobs that a cluster starts again
+    data: DataConfig = field(default_factory=DataConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    model: NamedConfig = field(default_factory=lambda: NamedConfig("hetero"))
+    strategy: NamedConfig = field(default_factory=lambda: NamedConfig("node-mask"))
+    loss: NamedConfig = field(default_factory=lambda: NamedConfig("mse"))
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+
+
+_CHOICES = {
+    "task": ("regression", "classification", "empty", "empty-no-backward"),
+    "data.genes": ("all", "screened"),
+    "data.unknown": ("error", "drop"),
+    "data.missing": ("error", "drop"),
+    "data.transform": ("none", "standard", "min-max", "robust"),
+    "data.split.kind": ("random", "genotype", "source", "unseen-genes", "k-fold", "file"),
+    "data.split.unseen": ("one", "any", "all"),
+    "scheduler.name": ("cosine", "plateau", "none"),
+    "trainer.accelerator": ("auto", "cpu", "gpu"),
+    "trainer.precision": ("32-true", "64-true", "bf16-mixed"),
+    "trainer.profile": ("off", "phases", "trace"),
+    "logging.wandb": ("off", "offline", "online"),
+}
+
+_POSITIVE = (
+    "loader.batch_size",
+    "optimizer.lr",
+    "scheduler.cycles",
+    "loader.prefetch_factor",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.process_timeout",
+    "loader.timeout",
+    "trainer.log_every_n_steps",
+    "trainer.checkpoint_every_n_steps",
+)
+
+_NOT_NEGATIVE = (
+    "data.zero_below",
+    "loader.num_workers",
+    "optimizer.weight_decay",
+    "scheduler.warmup_steps",
+    "scheduler.min_factor",
+    "scheduler.patience",
+    "trainer.gradient_clip",
+    "trainer.plot_every_n_epochs",
+)
+
+
+def from_tree(tree: Tree) -> Config:
+    """The config that nested dictionaries describe, checked against the schema."""
+    return checked_values(typing.cast(Config, _typed(Config, tree, "")))
+
+
+def checked_values(config: Config) -> Config:
+    """Refuse unknown choices and numbers out of range, with the key's path."""
+    for path, allowed in _CHOICES.items():
+        value = _at(config, path)
+        if value not in allowed:
+            raise ConfigError(f"config key {path!r}: {value!r} is not one of {', '.join(allowed)}")
+    for path in _POSITIVE:
+        if not _at(config, path) > 0:
+            raise ConfigError(f"config key {path!r}: {_at(config, path)} must be greater than 0")
+    for path in _NOT_NEGATIVE:
+        if not (_at(config, path) or 0) >= 0:
+            raise ConfigError(f"config key {path!r}: {_at(config, path)} must not be negative")
+    _check_trainer(config.trainer)
+    if len(config.optimizer.betas) != 2:
+        raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")
+    _check_loss(config)
+    return config
+
+
+def _check_loss(config: Config) -> None:
+    """Classes need a loss of logits, and no other task has them; an empty task computes no loss."""
+    if config.task.startswith("empty"):
+        return
+    loss, classes = config.loss, config.task == "classification"
+    found: type[Loss] = _named("loss.name", "loss", loss.name)
+    options = found.options_for(classes, loss.options)
+    if options is None:
+        ours = {name: registry.find("loss", name) for name in registry.BUILT_IN["loss"]}
+        fitting = [f"loss={name}" for name, kind in ours.items() if kind.options_for(classes, {}) is not None]
+        other = "regression" if classes else "classification"
+        raise ConfigError(f"config key 'loss': task={config.task} needs {' or '.join(fitting)}; or use task={other}")
+    loss.options = options
+
+
+def _named(key: str, kind: str, name: str) -> Any:
+    """The class behind a name, refused with its place in the config."""
+    try:
+        return registry.find(kind, name)
+    except KnockgraphError as error:
+        raise ConfigError(f"config key {key!r}: {error}") from error
+
+
+def _check_trainer(trainer: TrainerConfig) -> None:
+    for path, value in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
+        if value < 1 and value != -1:
+            raise ConfigError(f"config key 'trainer.{path}': {value} must be 1 or more, or -1 for no limit")
+    if trainer.max_epochs == trainer.max_steps == -1:
+        raise ConfigError("config key 'trainer.max_epochs': the run has no end; set it or max_steps to 1 or more")
+    for epoch, batches in trainer.accumulate.items():
+        if epoch < 0 or batches < 1:
+            raise ConfigError(
+                f"config key 'trainer.accumulate': {{{epoch}: {batches}}} must give, from an epoch (0 or more) on, "
+                "1 or more batches per step"
+            )
+    if len(trainer.profile_window) != 3 or min(trainer.profile_window) < 0 or trainer.profile_window[2] < 1:
+        raise ConfigError(
+            f"config key 'trainer.profile_window': {trainer.profile_window} must be three numbers of steps: wait, "
+            "warm-up, active, the last at least 1"
+        )
+
+
+def _at(config: Any, path: str) -> Any:
+    for part in path.split("."):
+        config = getattr(config, part)
+    return config
+
+
+def keys(kind: Any, under: str = "") -> list[str]:
+    """All keys of the schema, dotted."""
+    hints = get_type_hints(kind)
+    found = []
+    for name, hint in hints.items():
+        found += keys(hint, f"{under}{name}.") if is_dataclass(hint) else [f"{under}{name}"]
+    return found
+
+
+def with_options_spelled_out(config: Config) -> Config:
+    """The same config, its model's preset replaced by the options that it stands for; baselines are refused now if
+    they cannot be had, not when the training is done.
+    """
+    from knockgraph.models.presets import spelled_out
+
+    check_baselines(config)
+
+    config.model.options = spelled_out(config.model.name, config.model.options)
+    return config
+
+
+def check_baselines(config: Config) -> None:
+    """Refuse baselines that are not there; what was trained predicts without them."""
+    for name in config.trainer.baselines:
+        _named("trainer.baselines", "baseline", name)
+
+
+def of_that_time(config: Config) -> Config:
+    """The config of a run directory; one that an earlier version wrote means what it meant then."""
+    from knockgraph.models.presets import of_a_run
+
+    config.model.options = of_a_run(config.model.name, config.model.options)
+    return config
+
+
+def _typed(kind: Any, value: Any, path: str) -> Any:
+    """``value`` as a field of this type; refused with its path if it is not."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise ConfigError(f"config key {path!r}: {value!r} is not a group of keys")
+        hints = typing.get_type_hints(kind)
+        unknown = [name for name in value if name not in hints]
+        if unknown:
+            hint = did_you_mean(unknown[0], hints)
+            raise ConfigError(f"config key {_below(path, unknown[0])!r}: there is no such key{hint}")
+        return kind(**{name: _typed(hints[name], v, _below(path, name)) for name, v in value.items()})
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _typed(next(k for k in typing.get_args(kind) if k is not type(None)), value, path)
+    if origin is list and isinstance(value, list):
+        return [_typed(typing.get_args(kind)[0], v, f"{path}[{i}]") for i, v in enumerate(value)]
+    if origin is dict and isinstance(value, dict):
+        key_kind, value_kind = typing.get_args(kind)
+        return {_typed(key_kind, k, path): _typed(value_kind, v, _below(path, str(k))) for k, v in value.items()}
+    if kind is Any:
+        return value
+    if value == "???":
+        raise ConfigError(f"config key {path!r}: there is no default; give it a value, {path}=…")
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if type(value) is kind:
+        return value
+    name = getattr(kind, "__name__", str(kind))
+    raise ConfigError(f"config key {path!r}: {value!r} is not of type {name}")
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
