@@ -101,7 +101,7 @@ def baseline_metrics(data: TrainingData, names: Sequence[str], part: str, say: S
         start = time.perf_counter()
         try:
             baseline = baselines.create(name, data.graph)
-            baseline.fit(data.bound, data.rows["train"], data.targets("train"))
+            baseline.fit(data.bound, data.rows["train"], data.targets("train"), (data.rows["val"], data.targets("val")))
         except baselines.MissingPackageError as error:
             say(f"{name} is left out: {error}")
             continue

@@ -48,6 +48,11 @@ class GenotypeRows:
         ptr = self.ptr[start : stop + 1]
         return GenotypeRows(self.genes[ptr[0] : ptr[-1]], ptr - ptr[0], self.num_genes)
 
+    def take(self, rows: Ints) -> GenotypeRows:
+        """The rows at these positions."""
+        entry, ptr = ragged.positions(self.ptr, rows)
+        return GenotypeRows(self.genes[entry], ptr, self.num_genes)
+
     @cached_property
     def row(self) -> npt.NDArray[np.int64]:
         """The row of each entry of ``genes``."""
@@ -101,25 +106,31 @@ class Baseline(ABC):
     """
 
     needs_graph: ClassVar[bool] = False
+    validation: tuple[GenotypeRows, Floats] | None = None
     _genes: str | None = None
 
-    def fit(self, screen: BoundScreen, rows: Ints, values: Tensor) -> Self:
+    def fit(
+        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor] | None = None
+    ) -> Self:
         """Fit on the experiments at ``rows``.
 
         Args:
             screen: The experiments.
             rows: Integers ``[rows]``, positions in ``screen``.
             values: Their labels, ``[rows, 1]``, in the units that predictions shall have.
+            validation: Rows and labels that settings may be chosen by, never fitted on; without them a baseline uses
+                its defaults.
         """
         genotypes = GenotypeRows.of(screen, rows)
-        if values.shape != (len(genotypes), 1):
-            raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, 1]")
+        y = _labels("training", values, len(genotypes))
         if len(genotypes) == 0:
             raise LabelError("there are no training labels to fit on; check the split")
-        if not bool(values.isfinite().all()):
-            row = int((~values.isfinite()).any(1).nonzero()[0])
-            raise LabelError(f"training label {row} is {values[row].item()}; drop experiments without a finite label")
-        self._fit(genotypes, values.detach().cpu().double().numpy()[:, 0])
+        self.validation = None
+        if validation is not None:
+            others = GenotypeRows.of(screen, validation[0])
+            self.validation = others, _labels("validation", validation[1], len(others))
+        self._fit(genotypes, y)
+        self.validation = None
         self._genes = screen.gene_list_hash
         return self
 
@@ -139,6 +150,16 @@ class Baseline(ABC):
 
     @abstractmethod
     def _predict(self, genotypes: GenotypeRows) -> Floats: ...
+
+
+def _labels(what: str, values: Tensor, rows: int) -> Floats:
+    if values.shape != (rows, 1):
+        raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{rows}, 1]")
+    if not bool(values.isfinite().all()):
+        row = int((~values.isfinite()).any(1).nonzero()[0])
+        raise LabelError(f"{what} label {row} is {values[row].item()}; drop experiments without a finite label")
+    y: Floats = values.detach().cpu().double().numpy()[:, 0]
+    return y
 
 
 class Mean(Baseline):
