@@ -146,7 +146,7 @@ def fitted_baselines(
         start = time.perf_counter()
         try:
             baseline = baselines.create(name, data.graph)
-            baseline.fit(data.bound, data.rows["train"], data.targets("train"))
+            baseline.fit(data.bound, data.rows["train"], data.targets("train"), (data.rows["val"], data.targets("val")))
         except baselines.MissingPackageError as error:
             say(f"{name} is left out: {error}")
             continue

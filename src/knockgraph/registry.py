@@ -96,6 +96,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "low-rank": "knockgraph.models.baselines.low_rank:LowRank",
         "boosting": "knockgraph.models.baselines.boosting:Boosting",
         "smoothing": "knockgraph.models.baselines.smoothing:Smoothing",
+        "soft-impute": "knockgraph.models.baselines.soft_impute:SoftImpute",
+        "pair-gp": "knockgraph.models.baselines.pair_gp:PairGP",
+        "profile-propagation": "knockgraph.models.baselines.profile_propagation:ProfilePropagation",
     },
     "source": {
         "demo": "knockgraph.sources.demo:Demo",
@@ -104,6 +107,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "table": "knockgraph.sources.tables:Table",
         "yeast": "knockgraph.sources.presets:Yeast",
         "yeast-lite": "knockgraph.sources.presets:YeastLite",
+        "yeast-clean": "knockgraph.sources.presets:YeastClean",
         "collins2007": "knockgraph.sources.presets:Collins2007",
         "costanzo2016": "knockgraph.sources.presets:Costanzo2016",
         "kuzmin2018": "knockgraph.sources.presets:Kuzmin2018",

@@ -129,7 +129,7 @@ def test_an_error_of_hydra_without_a_text(word: str) -> None:
         (["run_dir=a(b"], "the value of 'run_dir' cannot be read"),
         (
             ["model=heteroo"],
-            r"Could not find 'model/heteroo' \(did you mean 'hetero' or 'hetero-small' or .*\?\), there are additive,",
+            r"Could not find 'model/heteroo' \(did you mean 'hetero' or 'hetero-fast' or .*\?\), there are additive,",
         ),
     ],
 )
@@ -336,7 +336,7 @@ def test_yeast_screens_by_name(name: str, task: str, loss: str, phenotype: str, 
         [phenotype],
         split,
     )
-    assert (config.data.cell, config.data.screen) == ("data/yeast-lite.cellgraph", f"data/{name}.parquet")
+    assert (config.data.cell, config.data.screen) == ("data/yeast-clean.cellgraph", f"data/{name}.parquet")
     assert "boosting" in config.trainer.baselines
     changed = compose(
         [f"data={name}", "data.cell=my.cellgraph", "data.split.kind=unseen-genes", "trainer.baselines=[mean]"]
@@ -362,7 +362,7 @@ def test_a_missing_file_of_a_yeast_screen_names_the_command(tmp_path: Path, monk
     from knockgraph.train.data import TrainingData
 
     monkeypatch.chdir(tmp_path)
-    text = r"cannot read data/yeast-lite\.cellgraph: .* make it with 'knockgraph graph build --preset yeast-lite"
+    text = r"cannot read data/yeast-clean\.cellgraph: .* make it with 'knockgraph graph build --preset yeast-clean"
     with pytest.raises(kg.FileFormatError, match=text):
         TrainingData.from_config(compose(["data=collins2007"]))
 

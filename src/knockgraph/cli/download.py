@@ -27,7 +27,7 @@ from knockgraph.files import write_json
 def download(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Files or sets (yeast, yeast-lite, dango-lambda); none: show what there is."),
+        typer.Argument(help="Files or sets (yeast, yeast-lite, yeast-clean, dango-lambda); none: show what there is."),
     ] = None,
     to: Annotated[Path, typer.Option("--to", help="Folder to keep the files in.")] = Path("raw"),
     lock: Annotated[

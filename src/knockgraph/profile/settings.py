@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import knockgraph.conf
+from knockgraph import registry
 from knockgraph.errors import FileFormatError, KnockgraphError
 from knockgraph.train.config import compose, load
 from knockgraph.train.schema import Config
@@ -75,11 +76,13 @@ def words(text: str) -> list[str]:
 
 def _named(name: str, text: str) -> str:
     folder = Path(str(knockgraph.conf.__file__)).parent
-    for group in _GROUPS:
-        if (folder / group / f"{name}.yaml").is_file():
+    known = {group: {file.stem for file in (folder / group).glob("*.yaml")} for group in _GROUPS}
+    for group in set(_GROUPS) & set(registry.BUILT_IN):
+        known[group].update(registry.available(group))
+    for group, names in known.items():
+        if name in names:
             return f"{group}={name}"
-    known = {group: sorted(file.stem for file in (folder / group).glob("*.yaml")) for group in _GROUPS}
-    choices = "; ".join(f"{group} {', '.join(names)}" for group, names in known.items())
+    choices = "; ".join(f"{group} {', '.join(sorted(names))}" for group, names in known.items())
     raise KnockgraphError(f"{text!r}: there is no setting {name!r}; use key=value, or a name of {choices}")
 
 

@@ -138,6 +138,36 @@ FILES: tuple[PublicFile, ...] = (
         ("yeast-GEM*.yml*", "yeast-GEM*.yaml*", "yeast-GEM*.xml*"),
     ),
     PublicFile(
+        "cyc2008",
+        "CYC2008: protein complexes",
+        "CYC2008_complex.tab",
+        "http://wodaklab.org/cyc2008/resources/CYC2008_complex.tab",
+        "http://wodaklab.org/cyc2008/",
+        "as stated at http://wodaklab.org/cyc2008/",
+        "Pu et al., Nucleic Acids Research 37:825 (2009), doi:10.1093/nar/gkn1005",
+        ("CYC2008*",),
+    ),
+    PublicFile(
+        "yeastphenome",
+        "YeastPhenome: phenotypes of single mutants, one table of the papers' z-scores",
+        "yeastphenome_z.tsv",
+        "",
+        "https://github.com/yeastphenome/yp-data (Datasets/*/*_valuez.txt)",
+        "CC BY 4.0",
+        "Turco et al., Science Advances 9:eadg5702 (2023), doi:10.1126/sciadv.adg5702",
+        ("yeastphenome*",),
+    ),
+    PublicFile(
+        "go",
+        "Gene Ontology: annotations of yeast's genes",
+        "sgd.gaf.gz",
+        "https://current.geneontology.org/annotations/sgd.gaf.gz",
+        "https://current.geneontology.org/products/pages/downloads.html",
+        "CC BY 4.0",
+        "The Gene Ontology Consortium, Genetics 224:iyad031 (2023), doi:10.1093/genetics/iyad031",
+        ("sgd.gaf*", "gene_association.sgd*"),
+    ),
+    PublicFile(
         "costanzo2016",
         "Costanzo 2016: digenic interactions (pair-wise format)",
         "costanzo2016_pairwise.zip",
@@ -190,9 +220,11 @@ YEAST_LITE = (
     "string11.5-channels",
     "yeast-gem",
 )
+YEAST_CLEAN = ("sgd-features", "yeastract", "biogrid", "string12.0-physical", "cyc2008", "yeast-gem")
 SETS: dict[str, Sequence[str]] = {
     "yeast": YEAST,
     "yeast-lite": YEAST_LITE,
+    "yeast-clean": YEAST_CLEAN,
     "dango-lambda": ("sgd-features", "string9.1-channels", "string11.5-channels"),
 }
 """Names that stand for several files."""

@@ -32,7 +32,8 @@ _ZIP = b"PK\x03\x04"
 _DAMAGED = (EOFError, zlib.error, LZMAError, zipfile.BadZipFile, OSError)
 _UNREADABLE = (NotImplementedError, RuntimeError, KeyError, ValueError, struct.error)  # zipfile's, beside those above
 _SHOWN = 60  # characters of a bad line in an error
-_LONGEST_NAME = 200  # characters of a column's name; more is no header
+_LONGEST_NAME = 1000  # characters of a column's name; more is no header
+_MOST_TITLES = 200  # lines before the header
 _LONGEST_LINE = 1 << 26  # bytes: a file of another kind, or one made to fill the memory, is not read to its end
 
 
@@ -98,7 +99,7 @@ class DelimitedFile:
         self.skip = 0
         first = ""
         with self.open() as stream:
-            for number, raw in itertools.islice(self._lines(stream), 20):
+            for number, raw in itertools.islice(self._lines(stream), _MOST_TITLES):
                 first = raw.decode("utf-8", "replace").removeprefix("\ufeff")
                 self.skip = number - 1
                 if header is None or re.search(header, first, re.IGNORECASE):

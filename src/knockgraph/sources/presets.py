@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,20 @@ from knockgraph.errors import FileFormatError, KnockgraphError, ScreenError, Sou
 from knockgraph.graph import CellGraph, GeneNames, Metabolism
 from knockgraph.graph.structural_features import with_structural_features
 from knockgraph.screen import Screen, ragged
-from knockgraph.sources import biogrid, collins, costanzo, kuzmin, sgd, string, tflink, yeast_gem, yeastract
+from knockgraph.sources import (
+    biogrid,
+    collins,
+    costanzo,
+    cyc2008,
+    go,
+    kuzmin,
+    sgd,
+    string,
+    tflink,
+    yeast_gem,
+    yeastphenome,
+    yeastract,
+)
 from knockgraph.sources.catalogue import SETS, chosen, public_file
 from knockgraph.sources.folder import gather, listing, locate
 from knockgraph.sources.names import AsWritten, NameResolver, Policy
@@ -25,6 +39,7 @@ Edges = Tensor | tuple[Tensor, Tensor]
 BUILT = {
     "yeast.cellgraph": "knockgraph graph build --preset yeast --from DIR -o {}",
     "yeast-lite.cellgraph": "knockgraph graph build --preset yeast-lite --from DIR -o {}",
+    "yeast-clean.cellgraph": "knockgraph graph build --preset yeast-clean --from DIR -o {}",
     "collins2007.parquet": "knockgraph screen import collins2007 --from DIR -o {}",
     "costanzo2016.parquet": "knockgraph screen import costanzo2016 --from DIR -o {}",
     "kuzmin2018.parquet": "knockgraph screen import kuzmin2018 --table trigenic-calls --from DIR -o {}",
@@ -43,7 +58,8 @@ def build_graph(name: str, path: Path | None, options: GraphOptions | None = Non
     """The cell graph of a source, and a report of what was read and dropped.
 
     Args:
-        name: ``demo``, ``yeast-scale``, ``tables``, ``yeast``, ``yeast-lite``, or a source of another package.
+        name: ``demo``, ``yeast-scale``, ``tables``, ``yeast``, ``yeast-lite``, ``yeast-clean``, or a source of another
+            package.
         path: The folder to read, if it reads one.
         options: See :class:`GraphOptions`.
     """
@@ -74,8 +90,31 @@ class YeastLite(Yeast):
     files = ("yeast-lite",)
 
 
-def yeast_graph(files: Sequence[str], folder: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
-    """The cell graph of those files of the catalogue that are networks of yeast."""
+class YeastClean(Yeast):
+    """Nothing that contains genetic interactions: regulatory, physical, the physical network of STRING 12.0 with scores
+    as weights, complex (CYC2008), metabolism, and the features ``go`` (Gene Ontology) and ``phenotypes``
+    (YeastPhenome) where their files are in the folder.
+    """
+
+    files = ("yeast-clean",)
+
+    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
+        """From the files in a folder."""
+        return yeast_graph(self.files, path, options, report, clean=True)
+
+
+def yeast_graph(
+    files: Sequence[str], folder: Path, options: GraphOptions, report: ImportReport, clean: bool = False
+) -> CellGraph:
+    """The cell graph of those files of the catalogue that are networks of yeast.
+
+    Args:
+        files: Names of files and sets of the catalogue.
+        folder: Where they are.
+        options: See :class:`GraphOptions`.
+        report: Told what was read and dropped.
+        clean: Whether STRING's physical network is weighted and features are read, see :class:`YeastClean`.
+    """
     unknown = options.unknown or "drop"
     wanted = [f for f in chosen(files) if options.metabolism or f.name != "yeast-gem"]
     path = gather(folder, wanted)
@@ -92,25 +131,54 @@ def yeast_graph(files: Sequence[str], folder: Path, options: GraphOptions, repor
     if "string12.0-physical" in path:
         file = path["string12.0-physical"]
         found = string.read_string(
-            file, resolve, report.file("STRING 12.0 physical", file), merged=True, weighted=options.weighted
+            file,
+            resolve,
+            report.file("STRING 12.0 physical", file),
+            merged=True,
+            weighted=options.weighted or clean,
         )
         relations["string12_0_physical"] = found["merged"]
-    channels = next(p for name, p in path.items() if name.endswith("-channels"))
+    if "cyc2008" in path:
+        relations["complex"] = cyc2008.read_complexes(
+            path["cyc2008"], resolve, report.file("complexes", path["cyc2008"])
+        )
+    for channels in (p for name, p in path.items() if name.endswith("-channels")):
+        relations |= _channels(channels, resolve, report, options)
+    features = _given_features(folder, resolve, report, options.phenotypes) if clean else {}
+    metabolism = None
+    if options.metabolism:
+        metabolism = _metabolism(path["yeast-gem"], genes, report, unknown)
+    return CellGraph(genes, relations, metabolism, features)
+
+
+def _channels(path: Path, resolve: NameResolver, report: ImportReport, options: GraphOptions) -> dict[str, Edges]:
     found = string.read_string(
-        channels,
+        path,
         resolve,
-        report.file(f"STRING {string.string_version(channels)} channels", channels),
-        None if not options.merged else [c for c in string.CHANNELS if c in string.channels_of(channels)],
+        report.file(f"STRING {string.string_version(path)} channels", path),
+        None if not options.merged else [c for c in string.CHANNELS if c in string.channels_of(path)],
         options.cutoff,
         options.merged,
         options.weighted,
     )
-    prefix = string.relation_prefix(channels)
-    relations |= {f"{prefix}{name}": edges for name, edges in found.items()}
-    metabolism = None
-    if options.metabolism:
-        metabolism = _metabolism(path["yeast-gem"], genes, report, unknown)
-    return CellGraph(genes, relations, metabolism)
+    prefix = string.relation_prefix(path)
+    return {f"{prefix}{name}": edges for name, edges in found.items()}
+
+
+def _given_features(
+    folder: Path, resolve: NameResolver, report: ImportReport, with_phenotypes: bool
+) -> dict[str, Tensor]:
+    """``go`` and ``phenotypes``, where their files are; phenotypes of one table or of the owner's files by paper."""
+    files = listing(folder)
+    found: dict[str, Tensor | None] = {}
+    terms = locate(files, public_file("go").patterns)
+    if terms:
+        found["go"] = go.read_annotations(terms, resolve, report.file("Gene Ontology", terms))
+    if with_phenotypes:
+        table = locate(files, public_file("yeastphenome").patterns)
+        papers = [table] if table else [f for f in files if fnmatch(f.name.lower(), "*_valuez.txt*")]
+        found["phenotypes"] = yeastphenome.read_phenotypes(papers, resolve, report)
+    return {name: x for name, x in found.items() if x is not None}
 
 
 def read_gene_list(

@@ -34,6 +34,7 @@ class GraphOptions:
         plasmid: Whether the four genes of the 2-micron plasmid belong to the cell.
         features: Structural features to add, see :mod:`knockgraph.graph.structural_features`.
         seed: Of a cell that is drawn.
+        phenotypes: Whether ``yeast-clean`` reads YeastPhenome's files as gene features where they are.
     """
 
     unknown: Policy | None = None
@@ -44,6 +45,7 @@ class GraphOptions:
     plasmid: bool = False
     features: Sequence[str] = ()
     seed: int = 0
+    phenotypes: bool = True
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,11 @@ class GenotypeRows:
         ptr = self.ptr[start : stop + 1]
         return GenotypeRows(self.genes[ptr[0] : ptr[-1]], ptr - ptr[0], self.num_genes)
 
+    def take(self, rows: Ints) -> GenotypeRows:
+        """The rows at these positions."""
+        entry, ptr = ragged.positions(self.ptr, rows)
+        return GenotypeRows(self.genes[entry], ptr, self.num_genes)
+
     @cached_property
     def row(self) -> npt.NDArray[np.int64]:
         """The row of each entry of ``genes``."""
@@ -103,10 +108,13 @@ class Baseline(ABC):
     """
 
     needs_graph: ClassVar[bool] = False
+    validation: tuple[GenotypeRows, Floats] | None = None
     _genes: str | None = None
     _each: Sequence[Self] = ()  # one for each phenotype, where there are several
 
-    def fit(self, screen: BoundScreen, rows: Ints, values: Tensor) -> Self:
+    def fit(
+        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor] | None = None
+    ) -> Self:
         """Fit on the experiments at ``rows``; each phenotype on its own, on the labels that it has.
 
         Args:
@@ -114,33 +122,22 @@ class Baseline(ABC):
             rows: Integers ``[rows]``, positions in ``screen``.
             values: Their labels, ``[rows, phenotypes]``, in the units that predictions shall have; NaN where one of
                 several is missing.
+            validation: Rows and labels that settings may be chosen by, never fitted on; without them a baseline uses
+                its defaults.
         """
-        genotypes = GenotypeRows.of(screen, rows)
-        if values.dim() != 2 or len(values) != len(genotypes) or values.shape[1] == 0:
-            raise BaselineError(
-                f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, phenotypes]"
-            )
-        if len(genotypes) == 0:
-            raise LabelError("there are no training labels to fit on; check the split")
-        y = values.detach().cpu().double().numpy()
-        known = ~np.isnan(y)
-        bad = np.isinf(y).any(1) | ~known.any(1)
-        if bool(bad.any()):
-            row = int(np.flatnonzero(bad)[0])
-            label = y[row].tolist()
-            raise LabelError(
-                f"training label {row} is {label[0] if len(label) == 1 else label}; drop experiments without a finite "
-                "label"
-            )
-        if not bool(known.any(0).all()):
-            raise LabelError("a phenotype has no training label to fit on; leave it out, or choose another split")
-        if y.shape[1] == 1:
-            self._fit(genotypes, y[:, 0])
-        else:
-            self._each = [copy(self) for _ in range(y.shape[1])]
-            for one, column, there in zip(self._each, y.T, known.T, strict=True):
-                some = genotypes if there.all() else GenotypeRows.of(screen, np.asarray(rows)[there])
-                one._fit(some, np.ascontiguousarray(column[there]))
+        training = _each_phenotype("training", screen, rows, values)
+        if not all(len(y) for _, y in training):
+            what = "there are no training labels" if len(training) == 1 else "a phenotype has no training label"
+            raise LabelError(f"{what} to fit on; check the split")
+        others: list[tuple[GenotypeRows, Floats]] = []
+        if validation is not None:
+            others = _each_phenotype("validation", screen, *validation)
+        self._each = [copy(self) for _ in training] if len(training) > 1 else ()
+        for k, (one, (genotypes, y)) in enumerate(zip(self._each or (self,), training, strict=True)):
+            # A phenotype may have no label in the validation part.
+            one.validation = others[k] if others and (len(training) == 1 or len(others[k][1])) else None
+            one._fit(genotypes, y)
+            one.validation = None
         self._genes = screen.gene_list_hash
         return self
 
@@ -164,6 +161,25 @@ class Baseline(ABC):
     @abstractmethod
     def _predict(self, genotypes: GenotypeRows) -> Floats:
         """Predict it."""
+
+
+def _each_phenotype(what: str, screen: BoundScreen, rows: Ints, values: Tensor) -> list[tuple[GenotypeRows, Floats]]:
+    """For each phenotype, the rows that have a label of it, and those labels."""
+    genotypes = GenotypeRows.of(screen, rows)
+    if values.dim() != 2 or len(values) != len(genotypes) or values.shape[1] == 0:
+        raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, phenotypes]")
+    labels = values.detach().cpu().double().numpy()
+    known = ~np.isnan(labels)
+    bad = np.isinf(labels).any(1) | ~known.any(1)
+    if bool(bad.any()):
+        row = int(np.flatnonzero(bad)[0])
+        shown = labels[row].tolist() if labels.shape[1] > 1 else labels[row, 0]
+        raise LabelError(f"{what} label {row} is {shown}; drop experiments without a finite label")
+    found = []
+    for y, there in zip(labels.T, known.T, strict=True):
+        some = genotypes if there.all() else GenotypeRows.of(screen, np.asarray(rows)[there])
+        found.append((some, np.ascontiguousarray(y[there])))
+    return found
 
 
 class Mean(Baseline):
