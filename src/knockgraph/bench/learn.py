@@ -161,7 +161,7 @@ def bench_learn(
             default.
         validate_on: Most validation experiments; a random choice of them, the same for all.
         directory: Keep the run directories here; they are temporary by default.
-        progress: Told what is being done.
+        progress: Called with what is being done.
         so_far: Given the report after every line, so that a long comparison that is ended early is not lost.
     """
     quiet()
@@ -350,7 +350,7 @@ class Clock(pl.Callback):
     Args:
         score: Name of the validation score.
         every: Steps between two validations; about twenty in all by default. The last step is always followed by one.
-        progress: Told where the run is.
+        progress: Called with the state of the run.
 
     Attributes:
         curve: ``step``, ``seconds`` and the score of each validation.

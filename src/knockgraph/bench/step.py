@@ -116,7 +116,7 @@ def bench_step(
         repeats: Timed steps.
         channels: Of all states.
         layers: Of the hetero model.
-        progress: Told what is being measured.
+        progress: Called with what is being measured.
     """
     names = list(only or VARIANTS)
     for name in names:

@@ -59,7 +59,7 @@ def bench_strategies(
         repeats: Timed rounds.
         workers: Loader workers that the collation of worker strategies is spread over.
         only: Names of :data:`VARIANTS`, or of any other strategy; all by default.
-        progress: Told what is being measured.
+        progress: Called with what is being measured.
     """
     torch.manual_seed(0)
     # The same values in every column, but a column of their own each: with other features than the wild type's there

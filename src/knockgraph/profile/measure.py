@@ -43,7 +43,7 @@ class Workbench:
     Args:
         config: The run. Checkpoints, validation, early stopping and the progress bar are left out.
         directory: For loggers and stored strategies; a temporary one by default.
-        say: Told what is being done.
+        say: Called with what is being done.
     """
 
     def __init__(self, config: Config, directory: Path | None = None, say: Say = lambda text: None) -> None:

@@ -36,7 +36,7 @@ def profile_run(
         runs: Of ``full``, ``empty``, ``empty-no-backward`` and ``model-only``; the first must be ``full``.
         epoch_limit: Seconds; an epoch that should take longer is predicted but not run. 0 runs none.
         label: What to call this setting.
-        say: Told what is being done.
+        say: Called with what is being done.
 
     Returns:
         ``runs`` (each with ``wall_seconds`` and ``phases``), ``epoch``, ``conditions``, ``machine``; JSON-safe.
@@ -78,7 +78,7 @@ def profile_together(
         warmup: Steps before them.
         rounds: Runs of each setting.
         epoch_limits: For each setting, see :func:`profile_run`.
-        say: Told what is being done.
+        say: Called with what is being done.
     """
     with contextlib.ExitStack() as stack:
         benches = []

@@ -162,7 +162,7 @@ class Categories:
     def _texts(self, table: dict[str, Any], key: str, where: str) -> Sequence[str]:
         texts = table.get(key, [])
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            self._refuse(f"{where}{key!r} must be a list of texts")
+            self._refuse(f"{where}{key!r} must be a list of strings")
         if key in table and not texts and key in _RULE_KEYS:
             self._refuse(f"{where}{key!r} is an empty list, which fits nothing; fill it or leave it out")
         return list(texts)

@@ -108,7 +108,7 @@ def read_trace(path: Path, progress: Callable[[int, int], None] | None = None) -
 
     Args:
         path: The file.
-        progress: Told of events and characters read, now and then.
+        progress: Called from time to time with the numbers of events and characters read.
     """
     stream = TraceStream(path)
     columns = _Columns()

@@ -19,20 +19,20 @@ from knockgraph.traces.reader import Trace, read_trace
 from knockgraph.traces.self_time import Timeline
 
 
-def summarize_file(
+def summarise_file(
     path: Path, categories: Categories, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Read and summarize a trace.
+    """Read and summarise a trace.
 
     Args:
         path: The file.
         categories: What events count to.
-        progress: Told of events and characters read.
+        progress: Called with the numbers of events and characters read.
     """
-    return summarize(analyse(read_trace(path, progress), categories))
+    return summarise(analyse(read_trace(path, progress), categories))
 
 
-def summarize(analysis: Analysis) -> dict[str, Any]:
+def summarise(analysis: Analysis) -> dict[str, Any]:
     """Everything that is shown, JSON-safe; times in nanoseconds unless the name says seconds."""
     trace, names = analysis.trace, analysis.categories.names
     steps = _steps(analysis)
