@@ -195,7 +195,7 @@ def test_conditions_and_findings(report: dict[str, Any]) -> None:
         "The trace spans 3.000 ms with 3 steps of 1.000 ms on average; the main thread's wall clock is "
     )
     assert "backward 28%, forward 15%, python 14%" in first
-    assert second.startswith("The GPU is busy only 55% of the time, so the host sets the pace; while GPU 0 is idle")
+    assert second.startswith("The GPU is busy only 55% of the time, so the host is the bottleneck; while GPU 0 is idle")
     assert third == "The host waits for the device 1.0 times a step, 0.180 ms in all (6.0% of the span)."
 
 
@@ -219,7 +219,9 @@ def test_busy_device(tmp_path: Path) -> None:
     ]
     report = summarise_file(write(tmp_path / "t.json", events), Categories())
     check_sums(report)
-    assert "so its kernels set the pace; the largest is big_kernel with 98% of the GPU time" in report["findings"][1]
+    assert (
+        "so its kernels are the bottleneck; the largest is big_kernel with 98% of the GPU time" in report["findings"][1]
+    )
     assert report["findings"][2].startswith("2.000 MB went to the device from pageable memory: pin it")
     assert figures(report["gpu"]["by_host_category"]) == {
         "tensor operations": 95_000,
@@ -267,12 +269,12 @@ def test_odd_things_are_said(tmp_path: Path) -> None:
     report = summarise_file(path, Categories())
     check_sums(report)
     notes = " ".join(report["notes"])
-    assert "1 events outlast the one they began in" in notes
+    assert "1 events outlast the event they began in" in notes
     assert "1 events have no usable time and were left out" in notes
     assert "1 events never end" in notes
     assert "0.007 ms of its own overhead" in notes
     assert "The list of events is not closed" in notes
-    assert "0.012 ms (44.4% of all self time) fit no rule and are shown as unmatched" in notes
+    assert "0.012 ms (44.4% of all self time) match no rule and are shown as unmatched" in notes
     assert report["conditions"]["rank"] == 3
 
 
