@@ -1,4 +1,4 @@
-"""What every baseline is: genotypes and labels in, a prediction for any genotype out."""
+"""The interface of every baseline: fitted on genotypes and labels, it predicts any genotype."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ class GenotypeRows:
 
 def sums(group: Ints, values: Floats, num_groups: int) -> Floats:
     """The sum of ``values`` in each group ``0 … num_groups - 1``."""
-    if len(group) == 0:  # bincount would count in integers
+    if len(group) == 0:  # bincount of an empty array returns integers
         return np.zeros(num_groups)
     total: Floats = np.bincount(group, values, num_groups).astype(np.float64, copy=False)
     return total
 
 
 def same_graph(name: str, graph: CellGraph, genotypes: GenotypeRows) -> None:
-    """Refuse genotypes over other genes than those of the graph that a baseline was made for."""
+    """Refuse genotypes of a gene list other than that of the baseline's graph."""
     if genotypes.num_genes != graph.num_genes:
         raise GeneListMismatchError(
             f"the baseline {name} was made for a graph of {graph.num_genes} genes, the screen is bound to "
@@ -120,9 +120,9 @@ class Baseline(ABC):
         Args:
             screen: The experiments.
             rows: Integers ``[rows]``, positions in ``screen``.
-            values: Their labels, ``[rows, phenotypes]``, in the units that predictions shall have; NaN where one of
+            values: Their labels, ``[rows, phenotypes]``, in the units of the predictions; NaN where one of
                 several is missing.
-            validation: Rows and labels that settings may be chosen by, never fitted on; without them a baseline uses
+            validation: Rows and labels for choosing settings, never used for fitting; without them a baseline uses
                 its defaults.
         """
         training = _each_phenotype("training", screen, rows, values)

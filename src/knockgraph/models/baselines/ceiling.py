@@ -1,4 +1,4 @@
-"""How well any model can do, given how well the experiment reproduces itself."""
+"""The best score that any model can reach, given the reproducibility of the experiment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def reproducibility_ceiling(
     if phenotype is None:
         if len(screen.phenotype_types) != 1:
             names = ", ".join(screen.phenotype_types)
-            raise BaselineError(f"this screen has several phenotypes ({names}); say for which the ceiling is wanted")
+            raise BaselineError(
+                f"this screen has several phenotypes ({names}); give the one for which to compute the ceiling"
+            )
         phenotype = screen.phenotype_types[0]
     if phenotype not in screen.phenotype_types:
         raise BaselineError(f"the screen has no phenotype {phenotype!r}; it has {', '.join(screen.phenotype_types)}")
