@@ -67,9 +67,7 @@ def _pageable(report: dict[str, Any]) -> list[str]:
     rows = [row for row in report["copies"] if "pageable" in row["direction"].lower() and "HtoD" in row["direction"]]
     if not rows or not (total := sum(row["bytes"] for row in rows)):
         return []
-    return [
-        f"{total / 1e6:,.3f} MB went to the device from pageable memory: pin it to avoid waits of the host."
-    ]
+    return [f"{total / 1e6:,.3f} MB went to the device from pageable memory: pin it to avoid waits of the host."]
 
 
 def short(name: str, length: int = 60) -> str:
