@@ -272,7 +272,7 @@ class DelimitedFile:
 
     @property
     def _quote(self) -> str | Literal[False]:
-        """Fields separated by commas may be quoted; those separated by tabs or spaces are not, and may contain quotes."""
+        """Fields between commas may be quoted; those between tabs or spaces are not, and may contain quotes."""
         quoted = self.delimiter in ",;" if self.quoted is None else self.quoted
         return '"' if quoted else False
 

@@ -168,7 +168,7 @@ def _channels(path: Path, resolve: NameResolver, report: ImportReport, options: 
 def _given_features(
     folder: Path, resolve: NameResolver, report: ImportReport, with_phenotypes: bool
 ) -> dict[str, Tensor]:
-    """``go`` and ``phenotypes``, if their files exist; phenotypes from one table or from the owner's files per paper."""
+    """``go`` and ``phenotypes``, if their files exist; phenotypes come from one table or from files per paper."""
     files = listing(folder)
     found: dict[str, Tensor | None] = {}
     terms = locate(files, public_file("go").patterns)
