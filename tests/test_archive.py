@@ -147,7 +147,7 @@ def unpacked_store(folder: Path) -> Path:
 def test_mask_store_1(tmp_path: Path) -> None:
     graph = CellGraph.load(ARCHIVE / "cellgraph-1" / "x.cellgraph")
     strategy = strategies.create("stored-masks", graph, directory=unpacked_store(tmp_path / "store"))
-    masks = strategy.collate(PerturbationBatch.from_lists([[0], [1, 3], []], 6)).payload["masks"]
+    masks = strategy.collate(PerturbationBatch.from_lists([[0], [1, 3], []], 6)).payload.masks
     physical = [[False, False, True, True, True], [False, False, False, False, False], [True] * 5]
     regulatory = [[False, False, True], [True, True, True], [True] * 3]
     assert [mask.T.tolist() for mask in masks] == [physical, regulatory]

@@ -85,9 +85,9 @@ class EdgeListedGraphs(PerturbedGraphs):
     def _gene(self, node: Tensor) -> Tensor:
         return (node if self.row is None else self.row[node]) // max(self.keep.shape[1], 1)
 
-    def _aggregate(self, r: int, x: Tensor, reduce: Reduce) -> Tensor:
+    def _aggregate(self, r: int, x: Tensor, reduce: Reduce, weighted: bool = True) -> Tensor:
         source, target = self.lists[r].edge_index
-        weight = self.lists[r].weight
+        weight = self.lists[r].weight if weighted else None
         messages = self._nodes(x)[source]
         if weight is not None:
             messages = messages * weight.to(messages.dtype).unsqueeze(-1)

@@ -254,7 +254,7 @@ class MaskStore:
             known = (None, self.identity["gene_list_hash"])
             if genotypes.num_genes != self.num_genes or genotypes.gene_list_hash not in known:
                 raise GeneListMismatchError("this batch is about another gene list; bind its screen to this graph")
-            lists = genotypes.tolist()
+            lists = genotypes.deletions().tolist()
         else:
             lists = PerturbationBatch.from_lists(genotypes, self.num_genes).tolist()
         distinct = {(): np.empty(0, dtype=np.int32)}

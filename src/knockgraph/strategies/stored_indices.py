@@ -13,7 +13,7 @@ import torch
 
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
-from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, EdgeStrategy, removed_by_gene
+from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, EdgeMasks, EdgeStrategy, removed_by_gene
 from knockgraph.strategies.lazy_mask import view_of_payload
 from knockgraph.strategies.mask_store import MaskStore
 from knockgraph.strategies.strategy import Direction, as_batch
@@ -37,14 +37,14 @@ class IndexReader:
         batch = as_batch(samples)
         masks = [torch.ones(e, batch.num_columns, dtype=torch.bool) for e in self.num_edges]
         relations = len(self.num_edges)
-        for b, record in enumerate(self.store.read(batch)):
+        for b, record in enumerate(self.store.read(batch.deletions())):
             numbers = np.frombuffer(record, dtype=np.int32)
             ends = np.cumsum(numbers[:relations]) + relations
             start = relations
             for mask, end in zip(masks, ends, strict=True):
                 mask[torch.from_numpy(numbers[start:end].astype(np.int64)), b] = False
                 start = end
-        return replace(batch, payload={"masks": masks})
+        return replace(batch, payload=EdgeMasks(masks))
 
 
 class StoredIndices(EdgeStrategy):

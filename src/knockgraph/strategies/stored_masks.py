@@ -13,7 +13,7 @@ import torch
 
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
-from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, EdgeStrategy
+from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, EdgeMasks, EdgeStrategy
 from knockgraph.strategies.lazy_mask import MaskBuilder, view_of_payload
 from knockgraph.strategies.mask_store import MaskStore
 from knockgraph.strategies.strategy import Direction, as_batch
@@ -38,11 +38,11 @@ class MaskReader:
         batch = as_batch(samples)
         total = sum(self.num_edges)
         whole = np.empty((batch.num_columns, total), dtype=np.uint8)
-        for b, record in enumerate(self.store.read(batch)):
+        for b, record in enumerate(self.store.read(batch.deletions())):
             values = np.frombuffer(record, dtype=np.uint8)
             whole[b] = np.unpackbits(values, count=total) if self.packed else values
         masks = torch.from_numpy(whole).bool().T.split(self.num_edges)  # type: ignore[no-untyped-call]
-        return replace(batch, payload={"masks": [mask.contiguous() for mask in masks]})
+        return replace(batch, payload=EdgeMasks([mask.contiguous() for mask in masks]))
 
 
 class StoredMasks(EdgeStrategy):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     GenotypesLike = Screen | BoundScreen | Genotypes | PerturbationBatch | Sequence[Sequence[int]]
 
 Direction = Literal["both", "in"]
+Ability = Literal["doses", "gradients at 0", "static shapes"]
+ABILITIES = get_args(Ability)
 Placement = Literal["worker", "stored", "device"]
 
 
@@ -39,10 +41,12 @@ class Strategy(nn.Module, ABC):
         name: As in :func:`knockgraph.strategies.available`; that of the class if it does not say.
         placement: Where the work is done: in the loader's ``worker`` processes, ``stored`` on disk beforehand, or on
             the ``device``.
+        abilities: What it can beside deletions, see :meth:`supports`.
     """
 
     name: ClassVar[str]
     placement: ClassVar[Placement] = "device"
+    abilities: ClassVar[frozenset[str]] = frozenset({"doses"})
     _place: Tensor
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -83,6 +87,19 @@ class Strategy(nn.Module, ABC):
                 (:attr:`CellModel.hops <knockgraph.models.CellModel.hops>`), or ``None`` if that is not known.
         """
         return self.exact
+
+    def supports(self, ability: Ability) -> bool:
+        """Whether the strategy can do more than show deletions.
+
+        Args:
+            ability: ``doses``: perturbations with values other than 0 and 1. ``gradients at 0``: the gradient with
+                respect to the value of a deleted gene. ``static shapes``: a view is made without waiting for the device
+                and of tensors whose shapes depend on the sizes of the batch only, so that it can be recorded once as a
+                CUDA graph; only each perturbation's gene and sample are looked at, so that one may be listed twice.
+        """
+        if ability not in ABILITIES:
+            raise StrategyError(f"{ability!r} is not an ability of strategies; they are {', '.join(ABILITIES)}")
+        return ability in self.abilities
 
     def prepare(self, genotypes: GenotypesLike, directory: str | os.PathLike[str]) -> None:
         """Stored strategies write what they need for ``genotypes`` to ``directory``; the others have nothing to do."""
@@ -125,10 +142,18 @@ class Strategy(nn.Module, ABC):
             )
         if batch.device != self.device:
             raise StrategyError(f"the batch is on {batch.device}, the strategy on {self.device}; move one with .to()")
-        return self._view(batch)
+        if batch.graded and not self.supports("doses"):
+            raise StrategyError(
+                f"the strategy {self.name} shows deletions only, but this batch has values other than 0 and 1; "
+                "use node-mask, the default"
+            )
+        view = self._view(batch.deletions())
+        view.batch = batch
+        return view
 
     @abstractmethod
-    def _view(self, batch: PerturbationBatch) -> PerturbedGraphs: ...
+    def _view(self, batch: PerturbationBatch) -> PerturbedGraphs:
+        """The graphs of a batch without the genes whose value is not 0; their doses are the view's concern."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Strategy:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
