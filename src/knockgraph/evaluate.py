@@ -74,8 +74,7 @@ def evaluate_part(
     for name, found in baseline_metrics(data, config.trainer.baselines, part, say).items():
         table[name if name not in table else f"{name} (baseline)"] = found  # 'additive' is a model, too
     ceiling = None if task.classes else baselines.reproducibility_ceiling(data.bound)
-    ptr = torch.as_tensor(data.bound.host_ptr)
-    measured, predicted = data.bound.values[rows], task.told(prediction, (ptr[1:] - ptr[:-1])[rows])
+    measured, predicted = data.bound.values[rows], task.told(prediction, data.bound.num_perturbed[rows])
     if directory is not None:
         _write_predictions(directory / "predictions.parquet", data, rows, measured, predicted)
     _print(table, task.classes, ceiling, part, say)
@@ -91,7 +90,9 @@ def evaluate_part(
 
 
 def baseline_metrics(data: TrainingData, names: Sequence[str], part: str, say: Say) -> dict[str, dict[str, float]]:
-    """Fit each baseline on the training part and measure it on another; one whose package is missing is passed over."""
+    """Fit each baseline on the training part and measure it on another; one whose package is missing, or
+    that knows deletions only where there are doses, is passed over.
+    """
     if part not in data.rows:
         raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
     score = scorer(data.classes, data)
@@ -102,7 +103,7 @@ def baseline_metrics(data: TrainingData, names: Sequence[str], part: str, say: S
         try:
             baseline = baselines.create(name, data.graph)
             baseline.fit(data.bound, data.rows["train"], data.targets("train"))
-        except baselines.MissingPackageError as error:
+        except (baselines.MissingPackageError, baselines.NoDosesError) as error:
             say(f"{name} is left out: {error}")
             continue
         table[name] = score(baseline.predict(data.bound, data.rows[part]), target)

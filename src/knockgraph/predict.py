@@ -8,7 +8,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from knockgraph.files import atomic_write, check_writable
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import PerturbationBatch, Screen
-from knockgraph.screen.genotypes import as_text, parse
+from knockgraph.screen.genotypes import as_text, entry, name_and_value, parse
 from knockgraph.train import memory
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.run import Say, load_task
@@ -73,9 +73,9 @@ def predict(
     name = f"predicted_{config.data.phenotype}" + ("_probability" if task.classes else "")
     written = 0
     if output is None:
-        for indices, values in _batches(task, genotypes, graph.num_genes, size):
-            for row, value in zip(indices, values, strict=True):
-                say(f"{'+'.join(graph.genes[g] for g in row) or WILD_TYPE}\t{value:.6g}")
+        for chunk, values in _batches(task, genotypes, graph.num_genes, size):
+            for genotype, value in zip(chunk, values, strict=True):
+                say(f"{'+'.join(genotype.entries(graph)) or WILD_TYPE}\t{value:.6g}")
                 written += 1
     else:
         written = _stream(output, graph, name, _batches(task, genotypes, graph.num_genes, size))
@@ -108,13 +108,47 @@ def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
     return values
 
 
+class Genotype(NamedTuple):
+    """Rows of the genes that a sample perturbs, and their values where they are not all deleted."""
+
+    genes: tuple[int, ...]
+    values: tuple[float, ...] | None = None
+
+    @staticmethod
+    def of(genes: Iterable[int], values: Iterable[float]) -> Genotype:
+        """The genes once, ascending."""
+        found: dict[int, float] = {}
+        for gene, value in sorted(zip(genes, values, strict=True)):
+            if found.setdefault(gene, value) != value:
+                raise ScreenError(f"a genotype gives one gene two values, {found[gene]:g} and {value:g}; give it one")
+        return Genotype(tuple(found), tuple(found.values()) if any(found.values()) else None)
+
+    @property
+    def size(self) -> int:
+        """Perturbed genes; one with the value 1 is not."""
+        return len(self.genes) if self.values is None else sum(value != 1 for value in self.values)
+
+    def entries(self, graph: CellGraph) -> list[str]:
+        """The genes as they are written."""
+        values = self.values or (0.0,) * len(self.genes)
+        return [entry(graph.genes[gene], value) for gene, value in zip(self.genes, values, strict=True)]
+
+
+def _batch(chunk: list[Genotype], num_genes: int) -> PerturbationBatch:
+    genes = [genotype.genes for genotype in chunk]
+    if not any(genotype.values for genotype in chunk):
+        return PerturbationBatch.from_lists(genes, num_genes)
+    values = [genotype.values or (0.0,) * len(genotype.genes) for genotype in chunk]
+    return PerturbationBatch.from_lists(genes, num_genes, values=values)
+
+
 def _batches(
-    task: Task, genotypes: Iterable[tuple[int, ...]], num_genes: int, size: int
-) -> Iterator[tuple[list[tuple[int, ...]], list[float]]]:
+    task: Task, genotypes: Iterable[Genotype], num_genes: int, size: int
+) -> Iterator[tuple[list[Genotype], list[float]]]:
     task.eval()
     iterator = iter(genotypes)
     while chunk := list(itertools.islice(iterator, size)):
-        batch = PerturbationBatch.from_lists(chunk, num_genes)
+        batch = _batch(chunk, num_genes)
         with memory.explained(
             size,
             task.strategy.name,
@@ -122,8 +156,8 @@ def _batches(
             lambda: memory.predict_peak(_step(task, num_genes), size, device=task.device),
         ):
             values = _forward(task, batch)[:, 0].double().cpu()
-        deleted = torch.tensor([len(genes) for genes in chunk])
-        yield chunk, task.told(values.unsqueeze(1), deleted)[:, 0].tolist()
+        perturbed = torch.tensor([genotype.size for genotype in chunk])
+        yield chunk, task.told(values.unsqueeze(1), perturbed)[:, 0].tolist()
 
 
 def _genotypes(
@@ -132,25 +166,29 @@ def _genotypes(
     screen: Path | None,
     all_pairs: Path | None,
     all_triples: Path | None,
-) -> tuple[Iterable[tuple[int, ...]], int]:
-    """Gene indices of each genotype, lazily, and how many there are; names are resolved before any work."""
+) -> tuple[Iterable[Genotype], int]:
+    """The genotypes, lazily, and how many there are; names are resolved before any work."""
     if genes:
-        lists = [_names(text) for text in genes]
-        named_genes = sorted({name for names in lists for name in names})
-        row = dict(zip(named_genes, graph.gene_index(named_genes).tolist(), strict=True))
-        return [tuple(sorted({row[name] for name in names})) for names in lists], len(lists)
+        named_genes = [_read(text) for text in genes]
+        names = sorted({name for genotype in named_genes for name, _ in genotype})
+        row = dict(zip(names, graph.gene_index(names).tolist(), strict=True))
+        made = [
+            Genotype.of([row[name] for name, _ in genotype], [value for _, value in genotype])
+            for genotype in named_genes
+        ]
+        return made, len(made)
     if screen is not None:
-        table = _table(screen)
-        row_of = graph.gene_index(table.genotypes.names).numpy()
-        ptr, codes = table.genotypes.ptr, table.genotypes.codes
-        rows = (tuple(sorted(set(row_of[codes[ptr[i] : ptr[i + 1]]].tolist()))) for i in range(len(table)))
-        return rows, len(table)
+        genotypes = _table(screen).genotypes
+        row_of = graph.gene_index(genotypes.names).numpy()[genotypes.codes] if len(genotypes.names) else genotypes.codes
+        ptr, doses = genotypes.ptr, np.zeros(len(row_of)) if genotypes.values is None else genotypes.values
+        parts = (slice(ptr[i], ptr[i + 1]) for i in range(len(genotypes)))
+        return (Genotype.of(row_of[part].tolist(), doses[part].tolist()) for part in parts), len(genotypes)
     path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
     assert path is not None
     chosen = np.unique(graph.gene_index(read_names(path)).numpy()).tolist()
     if len(chosen) < k:
         raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
-    return itertools.combinations(chosen, k), math.comb(len(chosen), k)
+    return map(Genotype, itertools.combinations(chosen, k)), math.comb(len(chosen), k)
 
 
 def read_names(path: Path) -> list[str]:
@@ -166,9 +204,9 @@ def read_names(path: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _read(text: str) -> list[tuple[str, float]]:
     try:
-        return parse(text)
+        return [name_and_value(gene) for gene in parse(text)]
     except ScreenError as error:
         raise KnockgraphError(f"--genes {text!r}: {error}") from error
 
@@ -187,9 +225,7 @@ def _table(path: Path) -> Screen:
     return read_genotypes(path)
 
 
-def _stream(
-    output: Path, graph: CellGraph, name: str, batches: Iterable[tuple[list[tuple[int, ...]], list[float]]]
-) -> int:
+def _stream(output: Path, graph: CellGraph, name: str, batches: Iterable[tuple[list[Genotype], list[float]]]) -> int:
     """Write batch by batch, so that millions of genotypes never stand in memory together.
 
     Parquet has the genes of a genotype as a list; text has them joined by +, as screens are read.
@@ -198,12 +234,11 @@ def _stream(
 
     text = output.suffix != ".parquet"
     schema = pa.schema([("genotype", pa.string() if text else pa.list_(pa.string())), (name, pa.float64())])
-    names = graph.genes.names
     written = 0
     with atomic_write(output) as part, _writer(part, schema, output.suffix) as writer:
         waiting: list[tuple[Any, float]] = []
-        for rows, values in batches:
-            genotypes = ([names[g] for g in row] for row in rows)
+        for chunk, values in batches:
+            genotypes = (genotype.entries(graph) for genotype in chunk)
             told = (as_text(row) if text else row for row in genotypes)
             waiting.extend(zip(told, values, strict=True))
             if len(waiting) >= 65_536:

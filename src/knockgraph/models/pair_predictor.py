@@ -17,8 +17,8 @@ class PairPredictor(nn.Module):
             \sum_{i < j \in P} (x_i - x_j)^2\Bigr],
 
     for genotypes of any size and in any order: what each gene does, what two have in common, how much they differ. The
-    sums over pairs come from :math:`\sum x_i` and :math:`\sum x_i^2`, so nothing is made per pair. A gene with the value
-    :math:`d_i` counts with the weight :math:`1 - d_i`, a pair with the product of the two.
+    sums over pairs come from :math:`\sum x_i` and :math:`\sum x_i^2`, so nothing is made per pair. A gene with the
+    value :math:`d_i` counts with the weight :math:`1 - d_i`, a pair with the product of the two.
 
     Args:
         channels: Channels of x.

@@ -36,8 +36,8 @@ class ConstantModel(CellModel):
 
 
 class AdditiveModel(CellModel):
-    r""":math:`y = c + \sum_{g \in P} (1 - d_g)\, a_g` over the perturbed genes P, 0 the value of a deleted one: its loss
-    must fall.
+    r""":math:`y = c + \sum_{g \in P} (1 - d_g)\, a_g` over the perturbed genes P, with :math:`d_g = 0` for a deleted
+    one: its loss must fall.
 
     Args:
         graph: The cell graph.

@@ -81,8 +81,8 @@ class TypedGINConv(TypedConv):
 
 
 class TypedSAGEConv(TypedConv):
-    r""":math:`y = W\, \mathrm{messages}(x) / d + V x + b` with :math:`d`, the number of remaining edges, or 1 if there is
-    none; with doses their sum (``view.degree``).
+    r""":math:`y = W\, \mathrm{messages}(x) / d + V x + b` with :math:`d`, the number of remaining edges, or 1 without
+    any; with doses their sum (``view.degree``).
     """
 
     def __init__(self, types: Sequence[str], channels: int) -> None:

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import PerturbationError
-
-VALUES = "but a value is finite and at least 0: 0 deleted, 0.3 turned down, 1 untouched, 2 turned up"
-"""The end of a sentence about a value that is none."""
+from knockgraph.screen.genotypes import VALUES
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from knockgraph.errors import BaselineError, GeneListMismatchError, LabelError
+from knockgraph.errors import BaselineError, GeneListMismatchError, LabelError, NoDosesError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, ragged
 from knockgraph.screen.ragged import Ints
@@ -22,11 +22,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class GenotypeRows:
-    """Some rows of a screen, on the host: row ``i`` deletes ``genes[ptr[i]:ptr[i + 1]]``, ascending."""
+    """Some rows of a screen, on the host: row ``i`` perturbs ``genes[ptr[i]:ptr[i + 1]]``, ascending.
+
+    Genes with a value :math:`d` other than 0 and 1 have the effect :math:`w = 1 - d`, 1 for a deletion, below 0 for a
+    gene that is turned up. Those with the value 1 are left out.
+    """
 
     genes: npt.NDArray[np.int64]
     ptr: npt.NDArray[np.int64]
     num_genes: int
+    effect: Floats | None = None  #: :math:`w` of each entry; ``None``: 1
 
     @staticmethod
     def of(screen: BoundScreen, rows: Ints) -> GenotypeRows:
@@ -38,7 +43,13 @@ class GenotypeRows:
             raise BaselineError(f"rows must lie in 0 … {len(screen) - 1}, the experiments of this screen")
         entry, ptr = ragged.positions(screen.host_ptr, rows)
         genes = screen.indices.cpu().numpy()[entry].astype(np.int64)
-        return GenotypeRows(genes, ptr, screen.num_genes)
+        if screen.doses is None:
+            return GenotypeRows(genes, ptr, screen.num_genes)
+        effect = 1.0 - screen.doses.cpu().numpy()[entry].astype(np.float64)
+        count = np.bincount(ragged.row_of_entry(ptr)[effect != 0], minlength=len(rows))
+        genes, effect = genes[effect != 0], effect[effect != 0]
+        ptr = np.append(0, np.cumsum(count))
+        return GenotypeRows(genes, ptr, screen.num_genes, None if bool((effect == 1).all()) else effect)
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -46,7 +57,8 @@ class GenotypeRows:
     def part(self, start: int, stop: int) -> GenotypeRows:
         """The rows ``start`` to ``stop``."""
         ptr = self.ptr[start : stop + 1]
-        return GenotypeRows(self.genes[ptr[0] : ptr[-1]], ptr - ptr[0], self.num_genes)
+        effect = None if self.effect is None else self.effect[ptr[0] : ptr[-1]]
+        return GenotypeRows(self.genes[ptr[0] : ptr[-1]], ptr - ptr[0], self.num_genes, effect)
 
     @cached_property
     def row(self) -> npt.NDArray[np.int64]:
@@ -54,16 +66,24 @@ class GenotypeRows:
         return ragged.row_of_entry(self.ptr)
 
     def pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Every pair of genes ``g < h`` that one row deletes: its row, and its code ``g * num_genes + h``."""
+        """Every pair of genes ``g < h`` that one row perturbs: its row, and its code ``g * num_genes + h``."""
+        row, code, _ = self.weighted_pairs()
+        return row, code
+
+    def weighted_pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats | None]:
+        """:meth:`pairs`, and the product of their effects."""
         size = np.diff(self.ptr)
         row, code = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        both: list[Floats] = [np.empty(0)]
         for s in np.unique(size[size > 1]).tolist():
             of_size = np.flatnonzero(size == s)
             first, second = np.triu_indices(s, 1)
             start = self.ptr[of_size, None]
             code.append((self.genes[start + first] * self.num_genes + self.genes[start + second]).ravel())
             row.append(np.repeat(of_size, len(first)))
-        return np.concatenate(row), np.concatenate(code)
+            if self.effect is not None:
+                both.append((self.effect[start + first] * self.effect[start + second]).ravel())
+        return np.concatenate(row), np.concatenate(code), None if self.effect is None else np.concatenate(both)
 
 
 def sums(group: Ints, values: Floats, num_groups: int) -> Floats:
@@ -101,6 +121,7 @@ class Baseline(ABC):
     """
 
     needs_graph: ClassVar[bool] = False
+    doses: ClassVar[bool] = False  #: whether it knows genes with values other than 0 and 1
     _genes: str | None = None
 
     def fit(self, screen: BoundScreen, rows: Ints, values: Tensor) -> Self:
@@ -111,7 +132,7 @@ class Baseline(ABC):
             rows: Integers ``[rows]``, positions in ``screen``.
             values: Their labels, ``[rows, 1]``, in the units that predictions shall have.
         """
-        genotypes = GenotypeRows.of(screen, rows)
+        genotypes = self._rows(screen, rows)
         if values.shape != (len(genotypes), 1):
             raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, 1]")
         if len(genotypes) == 0:
@@ -132,7 +153,16 @@ class Baseline(ABC):
                 f"{type(self).__name__} was fitted on another gene list (hash {self._genes[:12]}) than this screen is "
                 f"bound to (hash {screen.gene_list_hash[:12]}); bind both to the same graph"
             )
-        return torch.from_numpy(self._predict(GenotypeRows.of(screen, rows)).astype(np.float32)).unsqueeze(1)
+        return torch.from_numpy(self._predict(self._rows(screen, rows)).astype(np.float32)).unsqueeze(1)
+
+    def _rows(self, screen: BoundScreen, rows: Ints) -> GenotypeRows:
+        genotypes = GenotypeRows.of(screen, rows)
+        if genotypes.effect is not None and not self.doses:
+            raise NoDosesError(
+                f"the baseline {type(self).__name__} knows deletions only, but genes of this screen have values other "
+                "than 0 and 1; use additive, ridge-pairs or low-rank"
+            )
+        return genotypes
 
     @abstractmethod
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None: ...
@@ -143,6 +173,8 @@ class Baseline(ABC):
 
 class Mean(Baseline):
     r""":math:`\hat y = \bar y`, the mean of the training labels."""
+
+    doses = True
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         self.mean = float(y.mean())
