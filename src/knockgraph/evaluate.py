@@ -33,12 +33,11 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     _check_labels(data, task, directory, say)
     data.collate = task.strategy.collate
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
-        if task.strategy.placement == "stored":
-            try:
-                task.strategy.store.use(directory / "store")
-            except KnockgraphError:  # removed to save room, or not written completely yet
-                folder = stack.enter_context(tempfile.TemporaryDirectory())
-                task.strategy.prepare(data.bound, Path(folder) / "store")
+        try:
+            task.strategy.open(directory / "store")
+        except KnockgraphError:  # removed to save room, or not written completely yet
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            task.strategy.prepare(data.bound, Path(folder) / "store")
         result = evaluate_part(config, data, task.to(device), part, None, say)
     say(verdict(config.model.name, result, task.classes))
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import tempfile
@@ -66,10 +67,10 @@ def predict(
     if task.approximation is not None:
         say(f"note: {task.approximation}")
     task = task.to(device)
-    genotypes, total = _genotypes(graph, genes, screen, all_pairs, all_triples)
+    genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if output is None and total > _MOST_SHOWN:
         raise KnockgraphError(f"{total:,} genotypes are too many to print; write them to a file with -o FILE")
-    size = batch_size or choose_batch_size(task, graph.num_genes, total)
+    size = batch_size or choose_batch_size(task, graph.num_genes, total, dosed)
     name = f"predicted_{config.data.phenotype}" + ("_probability" if task.classes else "")
     written = 0
     if output is None:
@@ -83,18 +84,22 @@ def predict(
     return {"genotypes": written, "batch_size": size, "column": name, "output": None if output is None else str(output)}
 
 
-def choose_batch_size(task: Task, num_genes: int, total: int) -> int:
+def choose_batch_size(task: Task, num_genes: int, total: int, dosed: bool = False) -> int:
     """What half of the free memory holds, at most 512 and never more than there is to predict."""
 
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
-    return max(min(memory.largest_batch(_step(task, num_genes), available, most=512, device=task.device), total), 1)
+    return max(
+        min(memory.largest_batch(_step(task, num_genes, dosed), available, most=512, device=task.device), total), 1
+    )
 
 
-def _step(task: Task, num_genes: int) -> Callable[[int], None]:
+def _step(task: Task, num_genes: int, dosed: bool) -> Callable[[int], None]:
     """Predicts a batch of the given size, to see what it takes."""
 
     def step(n: int) -> None:
-        _forward(task, PerturbationBatch.from_lists([[k % num_genes] for k in range(n)], num_genes))
+        genes = [[k % num_genes] for k in range(n)]
+        values = [[0.5]] * n if dosed else None
+        _forward(task, PerturbationBatch.from_lists(genes, num_genes, values=values))
 
     return step
 
@@ -153,7 +158,7 @@ def _batches(
             size,
             task.strategy.name,
             task.device,
-            lambda: memory.predict_peak(_step(task, num_genes), size, device=task.device),
+            functools.partial(memory.predict_peak, _step(task, num_genes, batch.graded), size, device=task.device),
         ):
             values = _forward(task, batch)[:, 0].double().cpu()
         perturbed = torch.tensor([genotype.size for genotype in chunk])
@@ -166,8 +171,8 @@ def _genotypes(
     screen: Path | None,
     all_pairs: Path | None,
     all_triples: Path | None,
-) -> tuple[Iterable[Genotype], int]:
-    """The genotypes, lazily, and how many there are; names are resolved before any work."""
+) -> tuple[Iterable[Genotype], int, bool]:
+    """The genotypes, lazily, how many there are and whether some have values; names are resolved before any work."""
     if genes:
         named_genes = [_read(text) for text in genes]
         names = sorted({name for genotype in named_genes for name, _ in genotype})
@@ -176,19 +181,23 @@ def _genotypes(
             Genotype.of([row[name] for name, _ in genotype], [value for _, value in genotype])
             for genotype in named_genes
         ]
-        return made, len(made)
+        return made, len(made), any(genotype.values for genotype in made)
     if screen is not None:
         genotypes = _table(screen).genotypes
         row_of = graph.gene_index(genotypes.names).numpy()[genotypes.codes] if len(genotypes.names) else genotypes.codes
         ptr, doses = genotypes.ptr, np.zeros(len(row_of)) if genotypes.values is None else genotypes.values
         parts = (slice(ptr[i], ptr[i + 1]) for i in range(len(genotypes)))
-        return (Genotype.of(row_of[part].tolist(), doses[part].tolist()) for part in parts), len(genotypes)
+        return (
+            (Genotype.of(row_of[part].tolist(), doses[part].tolist()) for part in parts),
+            len(genotypes),
+            genotypes.values is not None,
+        )
     path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
     assert path is not None
     chosen = np.unique(graph.gene_index(read_names(path)).numpy()).tolist()
     if len(chosen) < k:
         raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
-    return map(Genotype, itertools.combinations(chosen, k)), math.comb(len(chosen), k)
+    return map(Genotype, itertools.combinations(chosen, k)), math.comb(len(chosen), k), False
 
 
 def read_names(path: Path) -> list[str]:

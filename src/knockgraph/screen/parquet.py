@@ -2,7 +2,7 @@
 
 Columns: ``genotype`` (list of strings, ``NAME``, or ``NAME=VALUE`` of a gene that is not deleted; an empty list is the
 wild type), one float column per phenotype (null = not measured), ``PHENOTYPE.STATISTIC`` columns, ``source``. The
-schema's metadata key ``knockgraph`` holds a JSON object with ``format``, ``version``, ``phenotypes``, ``statistics`` and
+schema's metadata key ``knockgraph`` holds a JSON object with ``format``, ``version``, ``phenotypes``, ``statistics``,
 ``content_hash``.
 """
 

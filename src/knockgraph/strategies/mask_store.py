@@ -179,6 +179,12 @@ class MaskStore:
             raise FileFormatError(f"{data} is missing or not of the size that its manifest tells; prepare it again")
         self.directory = folder
 
+    def close(self) -> None:
+        """Let go of the folder; the next read opens it again."""
+        self._opened = None
+        if self.directory is not None:
+            _Opened.close(self.directory)
+
     def read(self, batch: PerturbationBatch) -> list[bytes]:
         """The records of a batch on the host, one per column."""
         if self.directory is None:

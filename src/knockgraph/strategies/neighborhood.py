@@ -65,9 +65,10 @@ class Neighborhood(EdgeStrategy):
         """See above."""
         return self.exact_for(self.layers)
 
-    def exact_for(self, hops: int | None) -> bool:
-        """Whether ``hops`` of a model are covered; unknown counts as no."""
-        return hops is not None and self.hops >= hops
+    @property
+    def receptive_field(self) -> int:
+        """The radius."""
+        return self.hops
 
     def incoming(self, r: int) -> tuple[Tensor, Tensor]:
         """``ptr [num_genes + 1]`` and positions of incoming edges of relation ``r``, int32."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,10 @@ from knockgraph.graph import CellGraph, Metabolism
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.view import PerturbedGraphs
 
+GenotypesLike: TypeAlias = "Screen | BoundScreen | Genotypes | PerturbationBatch | Sequence[Sequence[int]]"
+
 if TYPE_CHECKING:
     from knockgraph.screen import BoundScreen, Genotypes, Screen
-
-    GenotypesLike = Screen | BoundScreen | Genotypes | PerturbationBatch | Sequence[Sequence[int]]
 
 Direction = Literal["both", "in"]
 Ability = Literal["doses", "gradients at 0", "static shapes"]
@@ -77,7 +77,12 @@ class Strategy(nn.Module, ABC):
 
         Where that depends on the model, this is False, and :meth:`exact_for` answers.
         """
-        return True
+        return self.receptive_field is None
+
+    @property
+    def receptive_field(self) -> int | None:
+        """How many hops from a perturbation results are exact; ``None``: at any distance."""
+        return None
 
     def exact_for(self, hops: int | None) -> bool:
         """Whether a certain model gets exact results.
@@ -86,7 +91,8 @@ class Strategy(nn.Module, ABC):
             hops: How far from a deletion the model's gene states can differ from the wild type's
                 (:attr:`CellModel.hops <knockgraph.models.CellModel.hops>`), or ``None`` if that is not known.
         """
-        return self.exact
+        reach = self.receptive_field
+        return reach is None or (hops is not None and reach >= hops)
 
     def supports(self, ability: Ability) -> bool:
         """Whether the strategy can do more than show deletions.
@@ -102,8 +108,17 @@ class Strategy(nn.Module, ABC):
         return ability in self.abilities
 
     def prepare(self, genotypes: GenotypesLike, directory: str | os.PathLike[str]) -> None:
-        """Stored strategies write what they need for ``genotypes`` to ``directory``; the others have nothing to do."""
+        """Stored strategies write what they need for ``genotypes`` to ``directory``, and open it; the others have
+        nothing to do.
+        """
         del genotypes, directory
+
+    def open(self, directory: str | os.PathLike[str]) -> None:
+        """Stored strategies read from what :meth:`prepare` wrote; the others have nothing to do."""
+        del directory
+
+    def close(self) -> None:
+        """Stored strategies let go of their files, until they read again; the others have nothing to do."""
 
     @property
     def collate(self) -> Callable[[Any], PerturbationBatch]:
