@@ -32,6 +32,8 @@ class SampleEdges:
 class EdgeListStrategy(Strategy):
     """A strategy that gives every sample its own edge list."""
 
+    abilities = frozenset({"doses"})
+
     def __init__(self, graph: CellGraph, direction: Direction = "both") -> None:
         super().__init__(graph, direction)
         # Only for edge_mask(), which is for checks: (destination, source) of every edge as one sorted key.

@@ -26,6 +26,8 @@ class EdgeMasks(NamedTuple):
 class EdgeStrategy(Strategy):
     """A strategy that computes with explicit edges: ``edge_index`` of every relation on the device, shared."""
 
+    abilities = frozenset({"doses"})
+
     def __init__(self, graph: CellGraph, direction: Direction = "both") -> None:
         super().__init__(graph, direction)
         self.num_edges = [relation.num_edges for relation in graph.relations.values()]

@@ -46,7 +46,7 @@ class Strategy(nn.Module, ABC):
 
     name: ClassVar[str]
     placement: ClassVar[Placement] = "device"
-    abilities: ClassVar[frozenset[str]] = frozenset({"doses"})
+    abilities: ClassVar[frozenset[Ability]] = frozenset()
     _place: Tensor
 
     def __init_subclass__(cls, **options: Any) -> None:
