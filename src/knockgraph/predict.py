@@ -7,11 +7,12 @@ import functools
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,12 +26,43 @@ from knockgraph.screen.genotypes import as_text, entry, name_and_value, parse
 from knockgraph.train import memory
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.run import Say, load_task
-from knockgraph.train.task import Task, named
-from knockgraph.words import counted
+from knockgraph.train.task import MOST_NAMED, Task, named
+from knockgraph.words import counted, listed
 
 _MOST_SHOWN = 20
 _TEXT = {".csv": ",", ".tsv": "\t"}
+_MOST_WAITING = 65_536  # predictions that are kept before they are written
 _SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
+
+
+class Genotype(NamedTuple):
+    """Rows of the genes that a sample perturbs, and their values if they are not all deleted."""
+
+    genes: tuple[int, ...]
+    values: tuple[float, ...] | None = None
+
+    @staticmethod
+    def of(genes: Iterable[int], values: Iterable[float]) -> Genotype:
+        """The genes once, ascending."""
+        found: dict[int, float] = {}
+        for gene, value in sorted(zip(genes, values, strict=True)):
+            if found.setdefault(gene, value) != value:
+                raise ScreenError(f"a genotype gives one gene two values, {found[gene]:g} and {value:g}; give it one")
+        return Genotype(tuple(found), tuple(found.values()) if any(found.values()) else None)
+
+    @property
+    def size(self) -> int:
+        """Number of perturbed genes; a gene with the value 1 is not perturbed."""
+        return len(self.genes) if self.values is None else sum(value != 1 for value in self.values)
+
+    def entries(self, graph: CellGraph) -> list[str]:
+        """The genes as they are written, e.g. ``YAL001C=0.3``."""
+        values = self.values or (0.0,) * len(self.genes)
+        return [entry(graph.genes[gene], value) for gene, value in zip(self.genes, values, strict=True)]
+
+
+Batches = Iterator[tuple[list[Genotype], npt.NDArray[np.float64]]]
+"""Genotypes, and what is predicted for them, ``[genotypes, phenotypes]``."""
 
 
 def predict(
@@ -43,7 +75,7 @@ def predict(
     all_triples: Path | None = None,
     batch_size: int | None = None,
     strategy: str | None = None,
-    which: str = "best-mse",
+    which: str = "best-error",
     device: str = "cpu",
     say: Say = print,
 ) -> dict[str, Any]:
@@ -70,18 +102,32 @@ def predict(
     genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if output is None and total > _MOST_SHOWN:
         raise KnockgraphError(f"{total:,} genotypes are too many to print; write them to a file with -o FILE")
+    if output is None and len(task.phenotypes) > MOST_NAMED:
+        many = counted(len(task.phenotypes), "phenotype")
+        raise KnockgraphError(f"{many} are too many to print; write them to a file with -o FILE")
     size = batch_size or choose_batch_size(task, graph.num_genes, total, dosed)
-    name = f"predicted_{config.data.phenotype}" + ("_probability" if task.classes else "")
-    written = 0
+    names = [f"predicted_{name}" + ("_probability" if task.classes else "") for name in task.phenotypes]
+    batches = _batches(task, genotypes, graph.num_genes, size)
     if output is None:
-        for chunk, values in _batches(task, genotypes, graph.num_genes, size):
-            for genotype, value in zip(chunk, values, strict=True):
-                say(f"{'+'.join(genotype.entries(graph)) or WILD_TYPE}\t{value:.6g}")
-                written += 1
+        written = _print(graph, task.phenotypes, batches, say)
     else:
-        written = _stream(output, graph, name, _batches(task, genotypes, graph.num_genes, size))
-        say(f"wrote {output}: {counted(written, 'genotype')}, column {name}")
-    return {"genotypes": written, "batch_size": size, "column": name, "output": None if output is None else str(output)}
+        written = _stream(output, graph, names, batches)
+        say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
+    about = {"column": names[0]} if len(names) == 1 else {"columns": names}
+    return {"genotypes": written, "batch_size": size, **about, "output": None if output is None else str(output)}
+
+
+def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: Say) -> int:
+    """A line for each genotype, its predictions behind it; the names of several phenotypes in the first line."""
+    if len(phenotypes) > 1:
+        say("\t".join(["genotype", *phenotypes]))
+    written = 0
+    for chunk, values in batches:
+        for genotype, predicted in zip(chunk, values.tolist(), strict=True):
+            written_genes = "+".join(genotype.entries(graph)) or WILD_TYPE
+            say("\t".join([written_genes, *(f"{value:.6g}" for value in predicted)]))
+            written += 1
+    return written
 
 
 def choose_batch_size(task: Task, num_genes: int, total: int, dosed: bool = False) -> int:
@@ -113,32 +159,6 @@ def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
     return values
 
 
-class Genotype(NamedTuple):
-    """Rows of the genes that a sample perturbs, and their values where they are not all deleted."""
-
-    genes: tuple[int, ...]
-    values: tuple[float, ...] | None = None
-
-    @staticmethod
-    def of(genes: Iterable[int], values: Iterable[float]) -> Genotype:
-        """The genes once, ascending."""
-        found: dict[int, float] = {}
-        for gene, value in sorted(zip(genes, values, strict=True)):
-            if found.setdefault(gene, value) != value:
-                raise ScreenError(f"a genotype gives one gene two values, {found[gene]:g} and {value:g}; give it one")
-        return Genotype(tuple(found), tuple(found.values()) if any(found.values()) else None)
-
-    @property
-    def size(self) -> int:
-        """Perturbed genes; one with the value 1 is not."""
-        return len(self.genes) if self.values is None else sum(value != 1 for value in self.values)
-
-    def entries(self, graph: CellGraph) -> list[str]:
-        """The genes as they are written."""
-        values = self.values or (0.0,) * len(self.genes)
-        return [entry(graph.genes[gene], value) for gene, value in zip(self.genes, values, strict=True)]
-
-
 def _batch(chunk: list[Genotype], num_genes: int) -> PerturbationBatch:
     genes = [genotype.genes for genotype in chunk]
     if not any(genotype.values for genotype in chunk):
@@ -147,9 +167,7 @@ def _batch(chunk: list[Genotype], num_genes: int) -> PerturbationBatch:
     return PerturbationBatch.from_lists(genes, num_genes, values=values)
 
 
-def _batches(
-    task: Task, genotypes: Iterable[Genotype], num_genes: int, size: int
-) -> Iterator[tuple[list[Genotype], list[float]]]:
+def _batches(task: Task, genotypes: Iterable[Genotype], num_genes: int, size: int) -> Batches:
     task.eval()
     iterator = iter(genotypes)
     while chunk := list(itertools.islice(iterator, size)):
@@ -160,9 +178,9 @@ def _batches(
             task.device,
             functools.partial(memory.predict_peak, _step(task, num_genes, batch.graded), size, device=task.device),
         ):
-            values = _forward(task, batch)[:, 0].double().cpu()
+            values = _forward(task, batch).double().cpu()
         perturbed = torch.tensor([genotype.size for genotype in chunk])
-        yield chunk, task.told(values.unsqueeze(1), perturbed)[:, 0].tolist()
+        yield chunk, task.told(values, perturbed).numpy()
 
 
 def _genotypes(
@@ -234,25 +252,39 @@ def _table(path: Path) -> Screen:
     return read_genotypes(path)
 
 
-def _stream(output: Path, graph: CellGraph, name: str, batches: Iterable[tuple[list[Genotype], list[float]]]) -> int:
-    """Write batch by batch, so that millions of genotypes never stand in memory together.
+def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Batches) -> int:
+    """Write batch by batch, so that millions of genotypes never stand in memory together: a row for each genotype, a
+    column for each phenotype.
 
     Parquet has the genes of a genotype as a list; text has them joined by +, as screens are read.
     """
     import pyarrow as pa
 
     text = output.suffix != ".parquet"
-    schema = pa.schema([("genotype", pa.string() if text else pa.list_(pa.string())), (name, pa.float64())])
+    kinds = [("genotype", pa.string() if text else pa.list_(pa.string())), *((name, pa.float64()) for name in columns)]
+    schema = pa.schema(kinds)
+    most = max(_MOST_WAITING // len(columns), 1)
     written = 0
     with atomic_write(output) as part, _writer(part, schema, output.suffix) as writer:
-        waiting: list[tuple[Any, float]] = []
-        for chunk, values in batches:
-            genotypes = (genotype.entries(graph) for genotype in chunk)
-            told = (as_text(row) if text else row for row in genotypes)
-            waiting.extend(zip(told, values, strict=True))
-            if len(waiting) >= 65_536:
-                written += _flush(writer, schema, name, waiting)
-        written += _flush(writer, schema, name, waiting)
+        genotypes: list[Any] = []
+        values: list[npt.NDArray[np.float64]] = []
+
+        def flush() -> int:
+            count = len(genotypes)
+            if count:
+                table = np.concatenate(values)
+                writer.write_table(pa.table([pa.array(genotypes, schema[0].type), *table.T.copy()], schema=schema))
+            genotypes.clear()
+            values.clear()
+            return count
+
+        for chunk, predicted in batches:
+            written_genes = (genotype.entries(graph) for genotype in chunk)
+            genotypes.extend(as_text(row) if text else row for row in written_genes)
+            values.append(predicted)
+            if len(genotypes) >= most:
+                written += flush()
+        written += flush()
     return written
 
 
@@ -264,13 +296,3 @@ def _writer(path: Path, schema: Any, suffix: str) -> Any:
         return ParquetWriter(path, schema)
     options = csv.WriteOptions(delimiter=_TEXT[suffix])
     return csv.CSVWriter(path, schema, write_options=options)
-
-
-def _flush(writer: Any, schema: Any, name: str, waiting: list[tuple[Any, float]]) -> int:
-    import pyarrow as pa
-
-    columns = {"genotype": [row for row, _ in waiting], name: [value for _, value in waiting]}
-    writer.write_table(pa.table(columns, schema=schema))
-    count = len(waiting)
-    waiting.clear()
-    return count

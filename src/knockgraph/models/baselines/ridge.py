@@ -49,8 +49,8 @@ def solve_ridge(
         x: :math:`X`, ``[rows, features]``.
         y: ``[rows]``.
         penalty: :math:`\lambda`, ``[features]``, positive.
-        tolerance: Where to stop.
-        max_iterations: Where to give up.
+        tolerance: Stop when the residual has fallen by this factor.
+        max_iterations: Give up after this many steps.
     """
     n = len(y)
     mean = float(y.mean())
@@ -80,7 +80,7 @@ def solve_ridge(
 
 
 def _dot(a: Floats, b: Floats) -> float:
-    return float((a * b).sum())  # on one thread, and the same on every machine
+    return float((a * b).sum())  # on one thread, so the same on every machine
 
 
 class Additive(Baseline):
@@ -89,7 +89,7 @@ class Additive(Baseline):
     A gene with the value :math:`d` counts :math:`1 - d` times.
 
     Args:
-        ridge: :math:`\lambda`: as if each gene had so many more experiments without an effect.
+        ridge: :math:`\lambda`: as if each gene had this many more experiments without an effect.
     """
 
     doses = True
@@ -157,7 +157,7 @@ class RidgePairs(Baseline):
         self.effect, self.pair_effect = effect[:genes], effect[genes:]
 
     def _kernel(self, genotypes: GenotypeRows) -> Floats:
-        """Between some rows and those fitted on, ``[rows, fitted]``."""
+        """The kernel between some rows and the training rows, ``[rows, fitted]``."""
         assert self.rows is not None
         left, right = _dense(genotypes), _dense(self.rows)
         shared = (left @ right.T).astype(np.float64)
