@@ -339,8 +339,7 @@ def _run(config: Config, data: TrainingData, clock: Clock) -> dict[str, Any]:
     del task, trainer
     _free()
     _, best = load_task(directory)
-    if best.strategy.placement == "stored":
-        best.strategy.store.use(directory / "store")
+    best.strategy.open(directory / "store")
     prediction = predict_rows(best.to(device), data, "test")
     return {**found, "test": scorer(data)(prediction, data.targets("test"))}
 

@@ -221,7 +221,7 @@ class _Step:
         if variant.replay and can_be_graphed(self.model, self.strategy, self.device):
             most = max(len(b.perturbation_indices) for b in self.batches)
             with self._autocast():
-                self.graphed = GraphedModel(self.model, self.strategy, size, most)  # type: ignore[arg-type]
+                self.graphed = GraphedModel(self.model, self.strategy, size, most)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)

@@ -27,6 +27,7 @@ class MetabolicState(nn.Module):
         channels: Channels of x, h and z.
         rounds: Number of rounds.
         heads: Heads of the attention in the rounds; 0 is without, see :class:`~knockgraph.nn.ReactionMetaboliteConv`.
+        isozyme_cap: With doses, see :meth:`Metabolism.activity <knockgraph.graph.Metabolism.activity>`.
 
     Shapes:
         x ``[num_genes, batch, channels]`` -> ``[batch, channels]``.
@@ -34,14 +35,24 @@ class MetabolicState(nn.Module):
 
     w_growth: Tensor
 
-    def __init__(self, metabolism: Metabolism, num_genes: int, channels: int, rounds: int = 2, heads: int = 0) -> None:
+    def __init__(
+        self,
+        metabolism: Metabolism,
+        num_genes: int,
+        channels: int,
+        rounds: int = 2,
+        heads: int = 0,
+        isozyme_cap: float | None = 1.0,
+    ) -> None:
         super().__init__()
-        self.from_genes = GeneToReaction(metabolism, num_genes)
+        self.from_genes = GeneToReaction(metabolism, num_genes, isozyme_cap)
         self.linear = nn.Linear(channels, channels)
         self.embedding = nn.Parameter(torch.empty(metabolism.num_reactions, channels))
         self.growth = nn.Parameter(torch.empty(channels))
         self.register_buffer("w_growth", metabolism.w_growth.cpu().clone(), persistent=False)
-        self.rounds = nn.ModuleList(ReactionMetaboliteConv(metabolism, channels, heads=heads) for _ in range(rounds))
+        self.rounds = nn.ModuleList(
+            ReactionMetaboliteConv(metabolism, channels, heads=heads, isozyme_cap=isozyme_cap) for _ in range(rounds)
+        )
         self.pool = AttentionPooling(channels)
         self.reset_parameters()
 

@@ -36,7 +36,8 @@ class ConstantModel(CellModel):
 
 
 class AdditiveModel(CellModel):
-    r""":math:`y = c + \sum_{g \in P} a_g` over the deleted genes P: its loss must fall.
+    r""":math:`y = c + \sum_{g \in P} (1 - d_g)\, a_g` over the perturbed genes P, with :math:`d_g = 0` for a deleted
+    one: its loss must fall.
 
     Args:
         graph: The cell graph.
@@ -55,7 +56,10 @@ class AdditiveModel(CellModel):
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """See the formula above."""
         del encoded
+        batch, weight = batch.effects()
         effects = self.effect[batch.perturbation_indices]
+        if weight is not None:
+            effects = effects * weight.to(effects.dtype).unsqueeze(1)
         total = effects.new_zeros(batch.num_columns, effects.shape[1])
         total = total.index_add(0, batch.perturbation_indices_batch, effects)
         return Prediction(self.offset + total)

@@ -81,7 +81,9 @@ class TypedGINConv(TypedConv):
 
 
 class TypedSAGEConv(TypedConv):
-    r""":math:`y = W\, \mathrm{messages}(x) / \max(d, 1) + V x + b` with :math:`d`, the number of remaining edges."""
+    r""":math:`y = W\, \mathrm{messages}(x) / d + V x + b` with :math:`d`, the number of remaining edges, or 1 without
+    any; with doses their sum (``view.degree``).
+    """
 
     def __init__(self, types: Sequence[str], channels: int) -> None:
         super().__init__(types, channels)
@@ -91,7 +93,8 @@ class TypedSAGEConv(TypedConv):
     def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         """See the formula above."""
         x = autocast_input(x)
-        edges = torch.stack([view.degree(name) for name in self.types]).sum(0).clamp(min=1)
+        edges = torch.stack([view.degree(name) for name in self.types]).sum(0)
+        edges = torch.where(edges > 0, edges, edges.new_ones(()))
         mean = self.messages(view, x) / edges.to(x.dtype).unsqueeze(-1)
         own: Tensor = self.own(x)
         y: Tensor = self.neighbour(mean) + (own.unsqueeze(1) if x.dim() == 2 else own)
