@@ -77,10 +77,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "node-mask": "knockgraph.strategies.node_mask:NodeMask",
     },
     "convolution": {
-        "gin": "knockgraph.nn.relation_conv:GINRelationConv",
-        "sage": "knockgraph.nn.relation_conv:SAGERelationConv",
-        "gcn": "knockgraph.nn.relation_conv:GCNRelationConv",
-        "gatv2": "knockgraph.nn.relation_conv:GATv2RelationConv",
+        "gin": "knockgraph.nn.conv.relation_conv:GINRelationConv",
+        "sage": "knockgraph.nn.conv.relation_conv:SAGERelationConv",
+        "gcn": "knockgraph.nn.conv.relation_conv:GCNRelationConv",
+        "gatv2": "knockgraph.nn.conv.relation_conv:GATv2RelationConv",
     },
     "loss": {
         "mse": "knockgraph.losses.pointwise:MSELoss",

@@ -14,7 +14,7 @@ from training_runs import config, same, weights
 
 import knockgraph as kg
 from knockgraph.models.hetero import HeteroCellModel
-from knockgraph.models.hetero_layer import HeteroLayer
+from knockgraph.nn.hetero_layer import HeteroLayer
 from knockgraph.run import train
 from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train import learning

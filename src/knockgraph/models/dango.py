@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
-from knockgraph.models.adjacency_reconstruction import AdjacencyReconstruction
-from knockgraph.models.hyper_sagnn import HyperSAGNN
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.relation_choice import relation_choice
+from knockgraph.nn.adjacency_reconstruction import AdjacencyReconstruction
 from knockgraph.nn.grouped_linear import GroupedLinear
+from knockgraph.nn.hyper_sagnn import HyperSAGNN
 from knockgraph.ops import at_least_float32, autocast_input
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from knockgraph import registry
 from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
-from knockgraph.models.gene_input import GeneInput
-from knockgraph.models.hetero_layer import ACTIVATIONS, HeteroLayer
-from knockgraph.models.hyper_sagnn import HyperSAGNN
-from knockgraph.models.metabolic_state import MetabolicState
 from knockgraph.models.model import CellModel, Prediction
-from knockgraph.models.pair_predictor import PairPredictor
-from knockgraph.models.relation_aggregation import AGGREGATIONS, relation_aggregation
 from knockgraph.models.relation_choice import relation_choice
 from knockgraph.nn.attention_pooling import AttentionPooling
-from knockgraph.nn.relation_conv import RelationConv, relation_conv
-from knockgraph.nn.typed_conv import TypedGCNConv, TypedGINConv, TypedSAGEConv
+from knockgraph.nn.conv.relation_conv import RelationConv, relation_conv
+from knockgraph.nn.conv.typed import TypedGCNConv, TypedGINConv, TypedSAGEConv
+from knockgraph.nn.gene_input import GeneInput
+from knockgraph.nn.hetero_layer import ACTIVATIONS, HeteroLayer
+from knockgraph.nn.hyper_sagnn import HyperSAGNN
+from knockgraph.nn.metabolic_state import MetabolicState
+from knockgraph.nn.pair_predictor import PairPredictor
+from knockgraph.nn.relation_aggregation import AGGREGATIONS, relation_aggregation
 from knockgraph.ops import at_least_float32
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
@@ -60,11 +60,11 @@ class HeteroCellModel(CellModel):
         channels: Channels H of all states.
         layers: Message-passing layers L.
         conv: ``gin`` (learned ε), ``sage`` (mean), ``gcn``, ``gatv2`` or one of another package, one per relation, see
-            :func:`~knockgraph.nn.relation_conv.relation_conv`.
+            :func:`~knockgraph.nn.conv.relation_conv.relation_conv`.
         aggregation: ``sum``, ``mean``, ``attention`` or ``pairwise``, over the relations.
         relations: Names of the relations; all of the graph by default.
         merge: ``typed`` makes one list of typed edges of all relations, with one convolution per layer
-            (:class:`~knockgraph.nn.typed_conv.TypedConv`; not ``gatv2``) and nothing to aggregate. To merge relations
+            (:class:`~knockgraph.nn.conv.typed.TypedConv`; not ``gatv2``) and nothing to aggregate. To merge relations
             without types, merge those of the graph: :meth:`CellGraph.merged`.
         embedding: Whether genes have a learned embedding.
         features: Names of the graph's gene features to use beside, or instead of, the embedding.

@@ -18,8 +18,8 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from knockgraph.models.hetero_layer import HeteroLayer
 from knockgraph.models.model import Prediction
+from knockgraph.nn.hetero_layer import HeteroLayer
 from knockgraph.screen import PerturbationBatch
 
 if TYPE_CHECKING:

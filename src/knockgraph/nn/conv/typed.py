@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from knockgraph.nn.conv.relation_conv import RelationConv
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.nn.relation_conv import RelationConv
 from knockgraph.ops import DistinctRows, autocast_input
 from knockgraph.strategies import PerturbedGraphs
 

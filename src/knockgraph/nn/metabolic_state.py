@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.graph import Metabolism
-from knockgraph.nn import GeneToReaction, ReactionMetaboliteConv
 from knockgraph.nn.attention_pooling import AttentionPooling
+from knockgraph.nn.gene_to_reaction import GeneToReaction
+from knockgraph.nn.reaction_metabolite_conv import ReactionMetaboliteConv
 from knockgraph.strategies import PerturbedGraphs
 
 

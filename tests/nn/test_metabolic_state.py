@@ -10,7 +10,7 @@ import torch
 from model_cases import NUM_GENES, assert_same, batch_of, build, cell, gradients, predict
 
 import knockgraph as kg
-from knockgraph.models.metabolic_state import MetabolicState
+from knockgraph.nn.metabolic_state import MetabolicState
 
 CHANNELS = 8
 BASE: dict[str, Any] = {"channels": CHANNELS, "layers": 1, "heads": 2, "mlp_layers": 2, "metabolism": True}

@@ -10,7 +10,7 @@ from strategy_cases import VARIANTS, assert_close, create, features
 from torch import Tensor
 
 import knockgraph as kg
-from knockgraph.nn.typed_conv import TypedConv, TypedGCNConv, TypedGINConv, TypedSAGEConv
+from knockgraph.nn.conv.typed import TypedConv, TypedGCNConv, TypedGINConv, TypedSAGEConv
 
 N, CHANNELS = 8, 4
 EDGES = {

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from knockgraph.models.relation_aggregation import RelationAggregation
+from knockgraph.nn.conv.relation_conv import RelationConv
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
-from knockgraph.nn.relation_conv import RelationConv
+from knockgraph.nn.relation_aggregation import RelationAggregation
 from knockgraph.ops import DistinctRows
 from knockgraph.strategies import PerturbedGraphs
 
@@ -27,7 +27,7 @@ class HeteroLayer(nn.Module):
 
     Args:
         conv: The convolutions.
-        aggregation: A :class:`~knockgraph.models.relation_aggregation.RelationAggregation`.
+        aggregation: A :class:`~knockgraph.nn.relation_aggregation.RelationAggregation`.
         norm: Whether there is a LayerNorm, with a scale and shift per relation.
         activation: Name of the activation φ, one of ``ACTIVATIONS``.
         dropout: Share of the activations that are dropped in training.

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from knockgraph import registry
 from knockgraph.errors import ModelError
-from knockgraph.nn.gatv2_conv import GATv2Conv
-from knockgraph.nn.gcn_conv import GCNConv
+from knockgraph.nn.conv.gatv2 import GATv2Conv
+from knockgraph.nn.conv.gcn import GCNConv
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.grouped_linear import GroupedLinear
 from knockgraph.ops import DistinctRows, Reduce, autocast_input, fused, relation_mlp
