@@ -77,10 +77,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "node-mask": "knockgraph.strategies.node_mask:NodeMask",
     },
     "convolution": {
-        "gin": "knockgraph.nn.conv.relation_conv:GINRelationConv",
-        "sage": "knockgraph.nn.conv.relation_conv:SAGERelationConv",
-        "gcn": "knockgraph.nn.conv.relation_conv:GCNRelationConv",
-        "gatv2": "knockgraph.nn.conv.relation_conv:GATv2RelationConv",
+        "gin": "knockgraph.nn.conv.gin:GINConv",
+        "sage": "knockgraph.nn.conv.sage:SAGEConv",
+        "gcn": "knockgraph.nn.conv.gcn:GCNConv",
+        "gatv2": "knockgraph.nn.conv.gatv2:GATv2Conv",
     },
     "loss": {
         "mse": "knockgraph.losses.pointwise:MSELoss",

@@ -14,8 +14,7 @@ from knockgraph.graph import CellGraph
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.relation_choice import relation_choice
 from knockgraph.nn.attention_pooling import AttentionPooling
-from knockgraph.nn.conv.relation_conv import RelationConv, relation_conv
-from knockgraph.nn.conv.typed import TypedGCNConv, TypedGINConv, TypedSAGEConv
+from knockgraph.nn.conv.by_name import relation_conv
 from knockgraph.nn.gene_input import GeneInput
 from knockgraph.nn.hetero_layer import ACTIVATIONS, HeteroLayer
 from knockgraph.nn.hyper_sagnn import HyperSAGNN
@@ -33,7 +32,7 @@ WildType = Literal["column", "cached-epoch"]
 Kernels = Literal["auto", "torch", "triton"]
 Merge = Literal["none", "typed"]
 
-_TYPED = {"gin": TypedGINConv, "sage": TypedSAGEConv, "gcn": TypedGCNConv}
+_TYPED = ("gin", "sage", "gcn")
 
 
 class HeteroCellModel(CellModel):
@@ -179,7 +178,17 @@ class HeteroCellModel(CellModel):
         )
         self.layers = nn.ModuleList(
             HeteroLayer(
-                _convolution(conv, names, channels, mlp_layers, heads, merge, kernels),
+                relation_conv(
+                    conv,
+                    len(names),
+                    channels,
+                    merge == "typed",
+                    mlp_layers=mlp_layers,
+                    heads=heads,
+                    backend=kernels,
+                ),
+                names,
+                channels,
                 relation_aggregation(
                     aggregation, len(names), channels, heads=heads, rows_at_once=rows_at_once, backend=kernels
                 ),
@@ -241,7 +250,7 @@ class HeteroCellModel(CellModel):
         return first if self.local_states == "first" else x_wild, z_wild, z
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """See the formula above."""
+        """Compare with the wild type and add what the deleted genes themselves say."""
         genes, z_wild, z = encoded
         difference = z_wild - z[:, : batch.num_samples]
         scaled = [scale * part for scale, part in zip(self.scales, difference, strict=True)]
@@ -309,14 +318,6 @@ class HeteroCellModel(CellModel):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._known = self._known or f"{prefix}x_wild_type" in state_dict
-
-
-def _convolution(
-    name: str, relations: Sequence[str], channels: int, mlp_layers: int, heads: int, merge: str, kernels: str
-) -> RelationConv:
-    if merge != "typed":
-        return relation_conv(name, relations, channels, mlp_layers=mlp_layers, heads=heads, backend=kernels)
-    return TypedGINConv(relations, channels, mlp_layers) if name == "gin" else _TYPED[name](relations, channels)
 
 
 def _one_of(option: str, value: str, known: Sequence[str] | dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ class MetabolicState(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         nn.init.normal_(self.embedding)
         nn.init.normal_(self.growth)
         self.linear.reset_parameters()
@@ -57,7 +57,6 @@ class MetabolicState(nn.Module):
         self.pool.reset_parameters()
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
-        """See the formula above."""
         alive = view.reactions_alive
         own = self.embedding + self.w_growth.unsqueeze(1) * self.growth
         h = self.linear(self.from_genes(view, x)) + own.unsqueeze(1)

@@ -6,10 +6,12 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from knockgraph.nn.conv.relation_conv import Names, RelationConv, gather, linear
+from knockgraph.ops import DistinctRows, autocast_input
 from knockgraph.strategies import PerturbedGraphs
 
 
-class SAGEConv(nn.Module):
+class SAGEConv(RelationConv):
     r"""The operator of `Hamilton et al. <https://arxiv.org/abs/1706.02216>`_ with keep-vector :math:`m`,
 
     .. math:: y = W_1\, \frac{m \odot A (m \odot x)}{\max(m \odot A m,\; 1)} + W_2\, x + b
@@ -21,32 +23,50 @@ class SAGEConv(nn.Module):
         out_channels: Channels of y.
         reduce: ``mean`` or ``max``.
         bias: Whether there is a b.
+        relations: How many relations, each with its own W and b; ``None``: one at a time.
 
     Shapes:
-        x ``[num_genes, batch, in_channels]`` (or ``[num_genes, in_channels]``, shared by all samples) ->
-        ``[num_genes, batch, out_channels]``.
+        See :class:`~knockgraph.nn.RelationConv`.
     """
 
+    local = True
+    degrees = False
+
     def __init__(
-        self, in_channels: int, out_channels: int, reduce: Literal["mean", "max"] = "mean", bias: bool = True
+        self,
+        in_channels: int,
+        out_channels: int,
+        reduce: Literal["mean", "max"] = "mean",
+        bias: bool = True,
+        relations: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(relations)
         self.reduce: Literal["mean", "max"] = reduce
-        self.neighbour = nn.Linear(in_channels, out_channels, bias=bias)
-        self.own = nn.Linear(in_channels, out_channels, bias=False)
+        self.neighbour = linear(relations, in_channels, out_channels, bias)
+        self.own = linear(relations, in_channels, out_channels, bias=False)
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         self.neighbour.reset_parameters()
         self.own.reset_parameters()
 
-    def forward(self, view: PerturbedGraphs, relation: str, x: Tensor) -> Tensor:
-        """See the formula above."""
-        own = self.own(x)
-        own = own.unsqueeze(1) if x.dim() == 2 else own
-        y: Tensor = self.neighbour(view.aggregate(relation, x, self.reduce)) + own
-        return y
+    def forward(self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
+        return sage(view, relation, x, self.neighbour, self.own, self.reduce, rows)
 
     def __repr__(self) -> str:
-        lin = self.neighbour
-        return f"{type(self).__name__}({lin.in_features}, {lin.out_features}, reduce={self.reduce})"
+        return f"{type(self).__name__}({self.neighbour}, reduce={self.reduce})"
+
+
+def sage(
+    view: PerturbedGraphs,
+    relation: Names,
+    x: Tensor,
+    neighbour: nn.Module,
+    own: nn.Module,
+    reduce: Literal["mean", "max"] = "mean",
+    rows: DistinctRows | None = None,
+) -> Tensor:
+    """The formula of :class:`SAGEConv` for maps that belong to somebody else: W₁ with b, and W₂."""
+    itself, sent = gather(view, relation, autocast_input(x), reduce, rows)
+    y: Tensor = neighbour(sent) + own(itself)
+    return y

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from knockgraph.nn.conv.relation_conv import RelationConv
-from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import DistinctRows, autocast_input
+from knockgraph.errors import ModelError
+from knockgraph.nn.conv.relation_conv import Names, RelationConv
+from knockgraph.ops import DistinctRows, Reduce
 from knockgraph.strategies import PerturbedGraphs
 
 MERGED = "merged"
@@ -19,104 +20,80 @@ MERGED = "merged"
 class TypedConv(RelationConv):
     r"""A convolution on the union of all relations, in which each edge keeps its type r,
 
-    .. math:: \mathrm{messages}(x) = \sum_r s_r \odot \bigl(m \odot A_r (m \odot x)\bigr),
+    .. math:: \mathrm{aggregate}(x) = \sum_r s_r \odot \bigl(m \odot A_r (m \odot x)\bigr),
 
     with a learned scale :math:`s_r` per type and channel that starts at 1. A pair of genes that is joined by several
-    relations has as many edges.
+    relations has as many edges. A mean divides by the number of remaining edges of all types; degrees, as in GCN, are
+    sums over the types, in which the scales have no part.
 
     Args:
-        types: Names of the relations, the types of the edges.
-        channels: Channels of x and y.
+        conv: A layer of one relation, ``conv(view, relation, x)``, that aggregates sums or means.
+        types: How many relations there are, the types of the edges.
+        channels: Channels of what it aggregates.
 
     Shapes:
         x ``[num_genes, batch, channels]`` (or ``[num_genes, channels]``, shared by all samples) ->
         ``[1, num_genes · batch, channels]``.
     """
 
-    degrees = False
+    def __init__(self, conv: nn.Module, types: int, channels: int) -> None:
+        super().__init__(1)
+        self.scale = nn.Parameter(torch.ones(types, channels))
+        self.conv = conv
+        self.degrees = getattr(conv, "degrees", None)
 
-    def __init__(self, types: Sequence[str], channels: int) -> None:
-        super().__init__((MERGED,), channels)
-        self.types = tuple(types)
-        self.scale = nn.Parameter(torch.ones(len(self.types), channels))
+    def forward(self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
+        y: Tensor = self.conv(TypedGraphs(view, relation, self.scale), MERGED, x).flatten(0, 1).unsqueeze(0)
+        return y if rows is None else rows.take(y)
 
-    def messages(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
-        """See the formula above: ``[num_genes, batch, channels]``."""
-        if self.types == view.strategy.relation_names:
-            of_type = view.aggregate_all(x)
-        else:
-            of_type = torch.stack([view.aggregate(name, x) for name in self.types])
-        return (of_type * self.scale.to(of_type.dtype)[:, None, None]).sum(0)
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # Earlier versions had the layer's parameters beside the scale.
+        for key in [k for k in state_dict if k.startswith(prefix)]:
+            name = key.removeprefix(prefix)
+            if name != "scale" and not name.startswith("conv."):
+                state_dict[f"{prefix}conv.{name}"] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.types)} types, {self.channels})"
+        return f"{type(self).__name__}({len(self.scale)} types, {self.conv})"
 
 
-class TypedGINConv(TypedConv):
-    r""":math:`y = \mathrm{MLP}\bigl((1 + \varepsilon)\, x + \mathrm{messages}(x)\bigr)`, :math:`\varepsilon` learned.
+class TypedGraphs:
+    """A view in which several relations are one, see :class:`TypedConv`; for the rest it is the view that it is given.
 
     Args:
+        view: The perturbed graphs.
         types: Names of the relations.
-        channels: Channels of x and y.
-        mlp_layers: Linear maps of the MLP, GELU between them.
+        scale: ``[types, channels]``.
     """
 
-    def __init__(self, types: Sequence[str], channels: int, mlp_layers: int = 4) -> None:
-        super().__init__(types, channels)
-        self.eps = nn.Parameter(torch.zeros(()))
-        self.mlp = nn.Sequential()
-        for layer in range(mlp_layers):
-            if layer:
-                self.mlp.append(nn.GELU())
-            self.mlp.append(GroupedLinear(1, channels, channels, activated=True))
+    def __init__(self, view: PerturbedGraphs, types: Sequence[str], scale: Tensor) -> None:
+        self.view = view
+        self.types = tuple(types)
+        self.scale = scale
 
-    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the formula above."""
-        x = autocast_input(x)
-        messages = self.messages(view, x)
-        own = x.unsqueeze(1) if x.dim() == 2 else x
-        h = torch.addcmul(messages, (1 + self.eps).to(x.dtype), own)
-        y: Tensor = self.mlp(h.flatten(0, 1).unsqueeze(0))
-        return y
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.view, name)
 
+    def aggregate(self, relation: str, x: Tensor, reduce: Reduce = "sum") -> Tensor:
+        """See :class:`TypedConv`."""
+        if reduce not in ("sum", "mean"):
+            raise ModelError(f"merge='typed' adds messages up, it has no {reduce}; use merge='none'")
+        if self.types == self.view.strategy.relation_names:
+            of_type = self.view.aggregate_all(x)
+        else:
+            of_type = torch.stack([self.view.aggregate(name, x) for name in self.types])
+        total = (of_type * self.scale.to(of_type.dtype)[:, None, None]).sum(0)
+        return total if reduce == "sum" else total / self.degree(relation).clamp(min=1).to(x.dtype).unsqueeze(-1)
 
-class TypedSAGEConv(TypedConv):
-    r""":math:`y = W\, \mathrm{messages}(x) / \max(d, 1) + V x + b` with :math:`d`, the number of remaining edges."""
+    def attend(self, relation: str, *rest: Any) -> Tensor:
+        """Attention is no sum of messages with given weights."""
+        raise ModelError("merge='typed' adds messages up, it has no attention; use merge='none'")
 
-    def __init__(self, types: Sequence[str], channels: int) -> None:
-        super().__init__(types, channels)
-        self.neighbour = nn.Linear(channels, channels)
-        self.own = nn.Linear(channels, channels, bias=False)
+    def degree(self, relation: str) -> Tensor:
+        """Remaining incoming edges of all types."""
+        return torch.stack([self.view.degree(name) for name in self.types]).sum(0)
 
-    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the formula above."""
-        x = autocast_input(x)
-        edges = torch.stack([view.degree(name) for name in self.types]).sum(0).clamp(min=1)
-        mean = self.messages(view, x) / edges.to(x.dtype).unsqueeze(-1)
-        own: Tensor = self.own(x)
-        y: Tensor = self.neighbour(mean) + (own.unsqueeze(1) if x.dim() == 2 else own)
-        return y.flatten(0, 1).unsqueeze(0)
-
-
-class TypedGCNConv(TypedConv):
-    r""":math:`y = d \odot \mathrm{messages}(d \odot x W) + d^2 \odot x W + b` with
-    :math:`d = (\sum_r m \odot A_r m + 1)^{-1/2}`; the scales of the types have no part in d."""
-
-    degrees = True
-
-    def __init__(self, types: Sequence[str], channels: int) -> None:
-        super().__init__(types, channels)
-        self.linear = nn.Linear(channels, channels, bias=False)
-        self.bias = nn.Parameter(torch.zeros(channels))
-        nn.init.xavier_uniform_(self.linear.weight)
-
-    def forward(self, view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the formula above."""
-        h = self.linear(x)
-        h = h.unsqueeze(1) if x.dim() == 2 else h
-        precision = torch.float64 if h.dtype == torch.float64 else torch.float32
-        strength = torch.stack([view.strength(name, precision) for name in self.types]).sum(0)
-        d = (strength + 1).rsqrt().to(h.dtype).unsqueeze(-1)
-        scaled = d * h
-        y: Tensor = d * self.messages(view, scaled) + d * scaled + self.bias
-        return y.flatten(0, 1).unsqueeze(0)
+    def strength(self, relation: str, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Sum of the weights of the remaining incoming edges of all types."""
+        return torch.stack([self.view.strength(name, dtype) for name in self.types]).sum(0)
