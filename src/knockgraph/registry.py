@@ -180,8 +180,8 @@ def create(kind: str, name: str, *arguments: Any, **options: Any) -> Any:
         options: Those of the class.
     """
     found = find(kind, name)
-    check_options(f"the {kind} {name}", found, options, _kind(kind).error)
-    return found(*arguments, **options)
+    checked = check_options(f"the {kind} {name}", found, options, _kind(kind).error)
+    return found(*arguments, **checked)
 
 
 def near(name: str, known: list[str]) -> str:
