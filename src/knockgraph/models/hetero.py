@@ -84,7 +84,7 @@ class HeteroCellModel(CellModel):
         outputs: int = 1,
     ) -> None:
         super().__init__()
-        at_least_one(channels=channels)
+        at_least_one("channels", channels)
         one_of("kernels", kernels, ("auto", "torch", "triton"))
         self.relations = relation_choice(graph, messages.relations)
         self.readout = readout
@@ -99,7 +99,7 @@ class HeteroCellModel(CellModel):
         self.metabolic: MetabolicState | None = None
         if metabolism.enabled:
             if graph.metabolism is None:
-                raise ModelError("metabolism.enabled=true, but this graph has no metabolism; build one into the graph")
+                raise ModelError("metabolism.enabled=true, but this cell graph has no metabolism; build one into it")
             attention = heads if metabolism.attention else 0
             self.metabolic = MetabolicState(graph.metabolism, graph.num_genes, channels, metabolism.rounds, attention)
             sizes.append(graph.metabolism.num_reactions)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from knockgraph import registry
 from knockgraph.errors import ModelError
-from knockgraph.nn.hetero_layer import ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,7 @@ class InputOptions:
             told apart by their direction.
     """
 
+    group: ClassVar = "input"
     embedding: bool = True
     features: Sequence[str] = ()
     embedding_dropout: float = 0.0
@@ -53,6 +53,7 @@ class MessageOptions:
         rows_at_once: Of ``pairwise``, see :class:`~knockgraph.nn.relation_aggregation.PairwiseAggregation`.
     """
 
+    group: ClassVar = "messages"
     layers: int = 3
     conv: str = "gin"
     aggregation: Literal["sum", "mean", "attention", "pairwise"] = "pairwise"
@@ -60,7 +61,7 @@ class MessageOptions:
     merge: Literal["none", "typed"] = "none"
     mlp_layers: int = 4
     norm: bool = True
-    activation: str = "gelu"
+    activation: Literal["gelu", "relu", "silu", "elu"] = "gelu"
     dropout: float = 0.0
     residual: bool = True
     rows_at_once: int | None = None
@@ -68,11 +69,12 @@ class MessageOptions:
     def __post_init__(self) -> None:
         registry.check("convolution", self.conv)
         check_choices(self)
-        one_of("activation", self.activation, ACTIVATIONS)
-        at_least_one(layers=self.layers, mlp_layers=self.mlp_layers)
-        _share(self.dropout)
+        at_least_one("messages.layers", self.layers)
+        at_least_one("messages.mlp_layers", self.mlp_layers)
         if self.merge == "typed" and self.conv == "gatv2":
-            raise ModelError("merge='typed' does not go with conv='gatv2'; use gin, sage or gcn, or merge='none'")
+            raise ModelError(
+                "messages.merge=typed does not go with messages.conv=gatv2; use gin, sage or gcn, or do not merge"
+            )
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class ReadoutOptions:
         most_deletions: Of ``hyper-sagnn``, see :class:`~knockgraph.nn.hyper_sagnn.HyperSAGNN`.
     """
 
+    group: ClassVar = "readout"
     local: Literal["hyper-sagnn", "pairs"] | bool = True
     local_states: Literal["last", "first"] = "last"
     combine: Literal["gating", "mean", "sum"] = "gating"
@@ -106,10 +109,9 @@ class ReadoutOptions:
     def __post_init__(self) -> None:
         check_choices(self)
         if isinstance(self.local, str):
-            one_of("local", self.local, ("hyper-sagnn", "pairs"))
-        _share(self.dropout)
+            one_of("readout.local", self.local, ("hyper-sagnn", "pairs"))
         if self.local_states == "first" and self.wild_type != "column":
-            raise ModelError("local_states='first' needs wild_type='column'")
+            raise ModelError("readout.local_states=first needs readout.wild_type=column")
 
 
 @dataclass(frozen=True)
@@ -122,22 +124,18 @@ class MetabolismOptions:
         attention: Whether these messages are weighed by attention, too.
     """
 
+    group: ClassVar = "metabolism"
     enabled: bool = False
     rounds: int = 2
     attention: bool = False
 
 
-GROUPS: dict[str, type] = {
-    "input": InputOptions,
-    "messages": MessageOptions,
-    "readout": ReadoutOptions,
-    "metabolism": MetabolismOptions,
-}
-
 MOVED = {
-    **{option.name: f"{group}.{option.name}" for group in reversed(GROUPS) for option in fields(GROUPS[group])},
-    "norm": "messages.norm",
-    "dropout": "messages.dropout",
+    **{
+        option.name: f"{kind.group}.{option.name}"
+        for kind in (MetabolismOptions, ReadoutOptions, InputOptions, MessageOptions)
+        for option in fields(kind)
+    },
     "input_norm": "input.norm",
     "head_dropout": "readout.dropout",
     "metabolism": "metabolism.enabled",
@@ -148,25 +146,21 @@ MOVED = {
 
 
 def check_choices(options: Any) -> None:
-    """Refuse a value that is none of those that the type of its option lists."""
+    """Refuse a value that is none of those that the type of its option lists, and a dropout that is no share."""
     for name, hint in get_type_hints(type(options)).items():
         if get_origin(hint) is Literal:
-            one_of(name, getattr(options, name), get_args(hint))
+            one_of(f"{options.group}.{name}", getattr(options, name), get_args(hint))
+    if not 0 <= options.dropout < 1:
+        raise ModelError(f"{options.group}.dropout={options.dropout}, but it must be in [0, 1)")
 
 
 def one_of(option: str, value: str, known: Collection[str]) -> None:
     """Refuse a value that is none of those known."""
     if value not in known:
-        raise ModelError(f"{option}={value!r} is not known to the hetero model; use one of {', '.join(known)}")
+        raise ModelError(f"{option}={value} is not known to the hetero model; use one of {', '.join(known)}")
 
 
-def at_least_one(**numbers: int) -> None:
+def at_least_one(option: str, number: int) -> None:
     """Refuse a number below 1."""
-    for name, number in numbers.items():
-        if number < 1:
-            raise ModelError(f"{name}={number}, but the hetero model needs at least 1")
-
-
-def _share(dropout: float) -> None:
-    if not 0 <= dropout < 1:
-        raise ModelError(f"dropout={dropout}, but it must be in [0, 1)")
+    if number < 1:
+        raise ModelError(f"{option}={number}, but the hetero model needs at least 1")

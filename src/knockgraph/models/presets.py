@@ -121,7 +121,8 @@ def spelled_out(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     chosen = merged({} if preset is None else presets[preset], given)
     if name == "hetero":  # their absence marks a run of an earlier version
         chosen = merged({"messages": {"residual": True}}, chosen)
-        chosen = merged({"input": {"norm": not chosen["messages"]["residual"]}}, chosen)
+        if isinstance(chosen["messages"], Mapping):
+            chosen = merged({"input": {"norm": not chosen["messages"]["residual"]}}, chosen)
     return chosen
 
 
@@ -140,14 +141,12 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 def of_a_run(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that a run directory keeps; one of an earlier version means what it meant then."""
-    if name != "hetero":
-        return dict(options)
     given = dict(options)
-    if "residual" not in given and "residual" not in given.get("messages", ()):  # from before the residual path
-        given = {"residual": False, **_BEFORE_RESIDUAL.get(given.pop("preset", None) or "", {}), **given}
-    elif "messages" not in given:
-        given.setdefault("input_norm", True)  # it was always normalised before it was an option
-    return grouped(given)
+    if name != "hetero" or "messages" in given:
+        return given
+    if "residual" in given:
+        return grouped({"input_norm": True, **given})  # the input was always normalised before it was an option
+    return grouped({"residual": False, **_BEFORE_RESIDUAL.get(given.pop("preset", None) or "", {}), **given})
 
 
 def grouped(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,8 +148,8 @@ def test_only_what_is_a_sum_of_messages() -> None:
     view = kg.strategies.create("node-mask", graph())(kg.PerturbationBatch.from_lists(GENOTYPES, N))
     x = features((N, CHANNELS))
     for conv, match in (
-        (SAGEConv(CHANNELS, CHANNELS, reduce="max"), "it has no max; use merge='none'"),
-        (GATv2Conv(CHANNELS, CHANNELS), "it has no attention; use merge='none'"),
+        (SAGEConv(CHANNELS, CHANNELS, reduce="max"), "it has no max; do not merge"),
+        (GATv2Conv(CHANNELS, CHANNELS), "it has no attention; do not merge"),
     ):
         with pytest.raises(kg.ModelError, match=match):
             TypedConv(conv.double(), len(EDGES), CHANNELS)(view, list(EDGES), x)

@@ -78,7 +78,7 @@ class TypedGraphs:
     def aggregate(self, relation: str, x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """See :class:`TypedConv`."""
         if reduce not in ("sum", "mean"):
-            raise ModelError(f"merge='typed' adds messages up, it has no {reduce}; use merge='none'")
+            raise ModelError(f"messages.merge=typed adds messages up, it has no {reduce}; do not merge")
         if self.types == self.view.strategy.relation_names:
             of_type = self.view.aggregate_all(x)
         else:
@@ -88,7 +88,7 @@ class TypedGraphs:
 
     def attend(self, relation: str, *rest: Any) -> Tensor:
         """Attention is no sum of messages with given weights."""
-        raise ModelError("merge='typed' adds messages up, it has no attention; use merge='none'")
+        raise ModelError("messages.merge=typed adds messages up, it has no attention; do not merge")
 
     def degree(self, relation: str) -> Tensor:
         """Remaining incoming edges of all types."""
