@@ -123,7 +123,7 @@ def test_classes() -> None:
     [
         (["--variant", "model=hetero"], "needs a name and what it changes"),
         (["--variant", "open: 'model=hetero"], "cannot be read: No closing quotation"),
-        (["--variant", "a: model=hetero", "--variant", "a: model=dango"], "two lines named 'a'"),
+        (["--variant", "a: model=hetero", "--variant", "a: model=dango"], "two variants named 'a'"),
         (["--only", "magic"], "there is no variant 'magic' to train; use hetero, hetero-small, dango"),
         (["--baseline", "magic"], "there is no baseline 'magic'; use one of mean, additive"),
         (["--variant", "a: model=additive data.split.seed=1"], "the variant 'a' changes data.split, but"),

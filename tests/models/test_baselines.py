@@ -78,7 +78,8 @@ def test_interface(name: str) -> None:
 
 
 def test_names() -> None:
-    assert baselines.available() == ["mean", "additive", "ridge-pairs", "low-rank", "boosting", "smoothing"]
+    assert baselines.available()[:6] == ["mean", "additive", "ridge-pairs", "low-rank", "boosting", "smoothing"]
+    assert baselines.available()[6:] == ["soft-impute", "pair-gp", "profile-propagation"]
 
 
 def test_mean() -> None:
@@ -310,7 +311,7 @@ def test_errors() -> None:
     model = baselines.create("mean")
     with pytest.raises(BaselineError, match="Mean was not fitted; call fit first"):
         model.predict(bound, np.arange(3))
-    with pytest.raises(BaselineError, match=r"the labels have shape \[3\], but they need \[3, 1\]"):
+    with pytest.raises(BaselineError, match=r"the labels have shape \[3\], but they need \[3, phenotypes\]"):
         model.fit(bound, np.arange(3), torch.zeros(3))
     with pytest.raises(BaselineError, match=r"rows must lie in 0 … 79, the experiments of this screen"):
         model.fit(bound, np.array([80]), torch.zeros(1, 1))

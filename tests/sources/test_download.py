@@ -386,4 +386,4 @@ def test_plain_http_without_a_checksum_is_told(
     fetch_all([wanted(server, sha256=hashlib.sha256(CONTENT).hexdigest())], tmp_path / "c")
     assert "plain http" not in capsys.readouterr().out
     plain = {f.name for f in FILES if f.open_to_change}
-    assert plain == {"string9.1-channels", "yeastract"}  # their owners offer no other way
+    assert plain == {"cyc2008", "string9.1-channels", "yeastract"}  # their owners offer no other way

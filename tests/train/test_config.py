@@ -129,7 +129,7 @@ def test_an_error_of_hydra_without_a_text(word: str) -> None:
         (["run_dir=a(b"], "the value of 'run_dir' cannot be read"),
         (
             ["model=heteroo"],
-            r"Could not find 'model/heteroo' \(did you mean 'hetero' or 'hetero-small' or .*\?\), there are additive,",
+            r"Could not find 'model/heteroo' \(did you mean 'hetero' or 'hetero-fast' or .*\?\), there are additive,",
         ),
     ],
 )
@@ -145,7 +145,7 @@ def test_files_must_be_named() -> None:
     with pytest.raises(ConfigError, match=r"config key 'data\.screen'"):
         compose(["data=files", "data.cell=my.cellgraph"])
     config = compose(["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"])
-    assert (config.data.cell, config.data.screen, config.data.phenotype) == ("my.cellgraph", "my.parquet", "fitness")
+    assert (config.data.cell, config.data.screen, config.data.phenotypes) == ("my.cellgraph", "my.parquet", ["fitness"])
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -266,7 +266,7 @@ TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_char
 def test_round_trip(tmp_path_factory, epochs, lr, accumulate, options, phenotype) -> None:  # type: ignore[no-untyped-def]
     config = Config()
     config.trainer.max_epochs, config.optimizer.lr, config.trainer.accumulate = epochs, lr, accumulate
-    config.model.options, config.data.phenotype = {"messages": {"residual": True}, **options}, phenotype
+    config.model.options, config.data.phenotypes = {"messages": {"residual": True}, **options}, [phenotype]
     if any(isinstance(v, str) and ("${" in v or v == "???") for v in options.values()):
         return
     path = tmp_path_factory.mktemp("config") / "config.yaml"
@@ -340,13 +340,13 @@ def test_the_command_shows_the_config(command: Callable[..., tuple[str, str]]) -
 )
 def test_yeast_screens_by_name(name: str, task: str, loss: str, phenotype: str, split: str) -> None:
     config = compose([f"data={name}"])
-    assert (config.task, config.loss.name, config.data.phenotype, config.data.split.kind) == (
+    assert (config.task, config.loss.name, config.data.phenotypes, config.data.split.kind) == (
         task,
         loss,
-        phenotype,
+        [phenotype],
         split,
     )
-    assert (config.data.cell, config.data.screen) == ("data/yeast-lite.cellgraph", f"data/{name}.parquet")
+    assert (config.data.cell, config.data.screen) == ("data/yeast-clean.cellgraph", f"data/{name}.parquet")
     assert "boosting" in config.trainer.baselines
     changed = compose(
         [f"data={name}", "data.cell=my.cellgraph", "data.split.kind=unseen-genes", "trainer.baselines=[mean]"]
@@ -372,7 +372,7 @@ def test_a_missing_file_of_a_yeast_screen_names_the_command(tmp_path: Path, monk
     from knockgraph.train.data import TrainingData
 
     monkeypatch.chdir(tmp_path)
-    text = r"cannot read data/yeast-lite\.cellgraph: .* make it with 'knockgraph graph build --preset yeast-lite"
+    text = r"cannot read data/yeast-clean\.cellgraph: .* make it with 'knockgraph graph build --preset yeast-clean"
     with pytest.raises(kg.FileFormatError, match=text):
         TrainingData.from_config(compose(["data=collins2007"]))
 

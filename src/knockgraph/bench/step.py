@@ -41,7 +41,7 @@ class Variant:
         strategy: Name of the strategy.
         half: Whether matrix products are in bfloat16.
         replay: Whether the message passing is replayed as a CUDA graph where that is possible.
-        merge: Relations of the graph to be merged: new name → patterns.
+        merge: Relations of the graph to merge: new name → patterns.
         about: What it shows.
     """
 
@@ -69,7 +69,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "hetero, eager": Variant(options=PLAIN, replay=False, about="node-mask, nothing fused, nothing replayed"),
     "dango, published": Variant("published-dango", half=False, replay=False, about="float32, eager, dense matrices"),
-    "dango": Variant("dango", about="with the same care as ours"),
+    "dango": Variant("dango", about="optimised like our model"),
     "one relation": _hetero("the physical one alone", messages={"relations": 1}),
     "typed": _hetero("all relations in one typed edge list", messages={"merge": "typed"}),
     "STRING merged": Variant(merge={"string": ["string*"]}, about="its channels as one relation"),
@@ -110,10 +110,11 @@ def bench_step(
 ) -> dict[str, Any]:
     """Time whole training steps: forward, loss, backward, clipping and optimizer.
 
-    What does not fit into memory, or what the graph has no data for, is listed with the reason. The first batch size is
-    measured for every variant, the others for the reference settings and DANGO. Batches lie on the device; a step's
-    time is the wall clock of ``repeats`` steps over their number, after uncounted ones, and its parts are medians. On a
-    CPU only the demo's size is reasonable.
+    Variants that do not fit into memory, or that the graph has no data for, are listed with the reason. The first batch
+    size is measured for every variant, the others for the reference settings and DANGO. Batches are on the device. The
+    time of a step is the mean wall-clock time of ``repeats`` steps after a warm-up; the times of its phases are
+    medians.
+    On a CPU only the size of the demo is practical.
 
     Args:
         graph: The cell graph.
@@ -124,7 +125,7 @@ def bench_step(
         repeats: Timed steps.
         channels: Of all states.
         layers: Of the hetero model.
-        progress: Told what is being measured.
+        progress: Called with what is being measured.
     """
     names = list(only or VARIANTS)
     for name in names:
@@ -287,7 +288,7 @@ class _Step:
         return sum("synchroniz" in str(w.message) and "debug mode" not in str(w.message) for w in caught)
 
     def timed(self, repeats: int) -> dict[str, Any]:
-        """Milliseconds per step and part (medians), peak memory, rates."""
+        """Milliseconds per step and phase (medians), peak memory, rates."""
         self._wait()
         self.marks.clear()
         start = time.perf_counter()

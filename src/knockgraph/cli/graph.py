@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
     from knockgraph.sources.source import GraphOptions
 
-graph_app = typer.Typer(help="Build, look at and check cell graphs.", **HELP)
+graph_app = typer.Typer(help="Build, inspect and check cell graphs.", **HELP)
 
 
 class Unknown(StrEnum):
-    """What to do with names that mean no gene."""
+    """What to do with unknown gene names."""
 
     error = "error"
     drop = "drop"
@@ -64,22 +64,26 @@ def graph_build(
         ),
     ] = None,
     cutoff: Annotated[
-        list[str] | None, typer.Option(help="yeast: least STRING score 1–1000, for all (700) or one (database=900).")
+        list[str] | None,
+        typer.Option(help="yeast: minimum STRING score 1–1000, for all channels (700) or one (database=900)."),
     ] = None,
     merge_channels: Annotated[bool, typer.Option(help="yeast: one relation of all STRING channels.")] = False,
     weights: Annotated[bool, typer.Option(help="yeast: STRING scores as edge weights.")] = False,
     metabolism: Annotated[bool, typer.Option(help="yeast: read yeast-GEM (needs cobra).")] = True,
-    plasmid: Annotated[bool, typer.Option(help="yeast: the 2-micron plasmid's four genes belong to the cell.")] = False,
+    phenotypes: Annotated[bool, typer.Option(help="yeast-clean: phenotypes as gene features, if present.")] = True,
+    plasmid: Annotated[bool, typer.Option(help="yeast: include the four genes of the 2-micron plasmid.")] = False,
     features: Annotated[
-        str, typer.Option(help="Gene features to compute from the graph: degree, spectral, diffusion; with commas.")
+        str,
+        typer.Option(help="Gene features to compute from the graph, separated by commas: degree, spectral, diffusion."),
     ] = "",
     json_: Json = None,
 ) -> None:
     """Build a cell graph and save it.
 
-    [bold]demo[/]: some hundred genes, trains in a minute. [bold]yeast-scale[/]: synthetic, the size of yeast's real
-    networks. [bold]tables[/]: your own genes.csv and relations/*.csv in the folder given by --from. [bold]yeast[/] and
-    [bold]yeast-lite[/]: public files in the folder given by --from; without it they are fetched from their owners.
+    [bold]demo[/]: a few hundred genes, trains in a minute. [bold]yeast-scale[/]: synthetic, the size of yeast's real
+    networks. [bold]tables[/]: your own genes.csv and relations/*.csv in the folder given by --from. [bold]yeast[/],
+    [bold]yeast-lite[/] and [bold]yeast-clean[/] (nothing that contains genetic interactions): public files in the
+    folder given by --from; without it they are fetched from their owners.
 
     Example: knockgraph graph build --preset demo -o demo.cellgraph
     """
@@ -95,6 +99,7 @@ def graph_build(
         plasmid,
         [name.strip() for name in features.split(",") if name.strip()],
         seed,
+        phenotypes,
     )
     graph, report = _build(preset, from_, options)
     content_hash = graph.save(output)
@@ -124,7 +129,7 @@ def graph_info(
     table.add_row("sum", "", f"{summary['edges']:,}", style="bold")
     out.print(table)
     if len(summary["relations"]) > 1:
-        out.print("\nshare of the row's gene pairs that the column's relation has too:")
+        out.print("\nfraction of the row's gene pairs that are also in the column's relation:")
         shared = Table("", box=None, pad_edge=False)
         for number, _ in enumerate(summary["overlap"], 1):
             shared.add_column(str(number), justify="right")
@@ -183,8 +188,21 @@ def graph_lambda(
 
 
 @graph_app.command("check")
-def graph_check(file: Annotated[Path, typer.Argument(help="A .cellgraph file.")], json_: Json = None) -> None:
-    """Verify a cell graph file (format, hashes, ranges) and point out what may surprise."""
+def graph_check(
+    file: Annotated[Path, typer.Argument(help="A .cellgraph file.")],
+    against: Annotated[
+        Path | None, typer.Option(help="A screen: does a relation contain what it measures?", show_default=False)
+    ] = None,
+    phenotype: Annotated[str, typer.Option(help="Of the screen, with --against.")] = "gene_interaction",
+    json_: Json = None,
+) -> None:
+    """Verify a cell graph file (format, hashes, ranges) and point out anything unusual.
+
+    With --against SCREEN: how far labels of the pairs that each relation connects are from those of the others, and a
+    warning where that looks as if the relation contained the labels.
+
+    Example: knockgraph graph check yeast.cellgraph --against collins2007.parquet
+    """
     from knockgraph.graph import CellGraph
     from knockgraph.graph.summary import remarks
 
@@ -193,7 +211,41 @@ def graph_check(file: Annotated[Path, typer.Argument(help="A .cellgraph file.")]
     out.print(Text("sound", "green"), f"{file}: {graph}")
     for note in notes:
         out.print(f"  note: {note}")
-    write_json(json_, {"file": str(file), "sound": True, "notes": notes})
+    found: dict[str, Any] = {"file": str(file), "sound": True, "notes": notes}
+    if against is not None:
+        found["against"] = {
+            "screen": str(against),
+            "phenotype": phenotype,
+            "relations": _leaks(graph, against, phenotype),
+        }
+    write_json(json_, found)
+
+
+def _leaks(graph: CellGraph, against: Path, phenotype: str) -> list[dict[str, Any]]:
+    """Measure and show; see :func:`knockgraph.models.baselines.leak.label_shifts`."""
+    from knockgraph.models.baselines.leak import label_shifts
+    from knockgraph.screen import Screen
+
+    screen = Screen.load(against).resolved(graph).bind(graph, phenotype, unknown="drop", missing="drop")
+    shifts = label_shifts(graph, screen)
+    table = Table("relation", box=None, pad_edge=False)
+    for heading in ("pairs", "mean label", "others", "shift", "largest shift", "z"):
+        table.add_column(heading, justify="right")
+    table.add_column("of its edges")
+    for s in shifts:
+        numbers = ["–" if v != v else f"{v:.2f}" for v in (s.connected, s.others, s.shift, s.beyond_shift, s.z)]
+        part = f"{s.beyond_pairs:,} beyond {s.beyond}" if s.beyond else "all"
+        table.add_row(s.relation, f"{s.pairs:,}", *numbers, part)
+    out.print(f"labels of {against} between the pairs that a relation connects, shifts in standard deviations:")
+    out.print(table)
+    for s in (s for s in shifts if s.leaks):
+        out.print(
+            Text("warning:", "yellow"),
+            f"labels of pairs in the relation {s.relation!r} are {s.beyond_shift:.2f} standard deviations closer to "
+            "the strong ones: it may contain what the screen measures; train without it (data.relations=[…]), or build "
+            "the graph with --preset yeast-clean",
+        )
+    return [s.as_dict() for s in shifts]
 
 
 def _build(preset: str, from_: Path | None, options: GraphOptions) -> tuple[CellGraph, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Metabolism of a cell: which genes run which reactions, and what the reactions turn into what."""
+"""Metabolism of a cell: which genes catalyse which reactions, and which metabolites these convert."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Metabolism:
         set_field(self, "reactions", _unique_names("reaction", self.reactions))
         set_field(self, "metabolites", _unique_names("metabolite", self.metabolites))
         _check(self)
-        for name in _TENSORS:  # own copies: what the caller does to his tensors must not reach the graph
+        for name in _TENSORS:  # own copies: later changes to the caller's tensors must not affect the graph
             tensor = getattr(self, name).detach()
             set_field(self, name, tensor.clone(memory_format=torch.contiguous_format))
         complex_reaction, genes = self.complex_reaction.cpu(), self.gpr_index[0].cpu()
@@ -94,8 +94,8 @@ class Metabolism:
 
         Directions are those of :meth:`Reaction.directions`; backward nodes are named ``r_0001_rev`` and have the
         negated stoichiometry. The complexes are those of :func:`~knockgraph.graph.gene_rule.complexes`; where there are
-        several, their genes are part of the name: ``r_0001_rev:YDL174C+YEL039C``. Metabolites are numbered as they are
-        met. All nodes of a growth reaction have ``w_growth`` 1.
+        several, their genes are part of the name: ``r_0001_rev:YDL174C+YEL039C``. Metabolites are numbered in order of
+        appearance. All nodes of a growth reaction have ``w_growth`` 1.
 
         On yeast-GEM 9.0.2 this gives 7,122 nodes, 4,881 of them with genes, 5,450 gpr entries, 2,806 metabolites and
         26,325 rmr entries. Two conventions matter for these figures: the seven reactions blocked with both bounds at
@@ -213,7 +213,7 @@ class Metabolism:
         return self._complexes_of_reaction.reduce(complete, every=False)[self._complexes_of_reaction.rank]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name; with :meth:`document` all there is to store."""
+        """The tensors by name; together with :meth:`document` everything to store."""
         return {name: getattr(self, name) for name in _TENSORS}
 
     def document(self) -> dict[str, list[str]]:
@@ -276,7 +276,7 @@ def _unique_names(kind: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _check(m: Metabolism) -> None:
-    """Raise a GraphError for the first thing in the tensors that does not fit."""
+    """Raise a GraphError for the first inconsistency in the tensors."""
     integer, real = torch.int64, torch.float32
     layout: dict[str, tuple[torch.dtype, tuple[int | None, ...]]] = {
         "complex_reaction": (integer, (None,)),
@@ -353,7 +353,7 @@ def _in_range(name: str, index: Tensor, size: int | None, kind: str) -> None:
 
 
 def _first(bad: Tensor) -> int | None:
-    """Position of the first True, None without one."""
+    """Position of the first True, or None."""
     where = bad.nonzero()
     return int(where[0]) if len(where) else None
 

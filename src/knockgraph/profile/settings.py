@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import knockgraph.conf
+from knockgraph import registry
 from knockgraph.errors import FileFormatError, KnockgraphError
 from knockgraph.train.config import compose, load
 from knockgraph.train.schema import Config
@@ -37,7 +38,7 @@ class Setting:
 
 
 def setting(text: str, common: Sequence[str] = ()) -> Setting:
-    """What a word of the command line means.
+    """The setting that an argument of the command line describes.
 
     Args:
         text: Names joined by ``+`` and overrides, a YAML file, a run directory, or a JSON file of an earlier profile.
@@ -69,17 +70,19 @@ def words(text: str) -> list[str]:
     for word in shlex.split(text):
         found += [word] if "=" in word else [_named(name, text) for name in word.split("+")]
     if "model=dango" in found and not any(word.startswith("loss=") for word in found):
-        found.insert(found.index("model=dango") + 1, "loss=dango")  # its reconstruction is part of its cost
+        found.insert(found.index("model=dango") + 1, "loss=dango")  # its reconstruction loss is part of its cost
     return found
 
 
 def _named(name: str, text: str) -> str:
     folder = Path(str(knockgraph.conf.__file__)).parent
-    for group in _GROUPS:
-        if (folder / group / f"{name}.yaml").is_file():
+    known = {group: {file.stem for file in (folder / group).glob("*.yaml")} for group in _GROUPS}
+    for group in set(_GROUPS) & set(registry.BUILT_IN):
+        known[group].update(registry.available(group))
+    for group, names in known.items():
+        if name in names:
             return f"{group}={name}"
-    known = {group: sorted(file.stem for file in (folder / group).glob("*.yaml")) for group in _GROUPS}
-    choices = "; ".join(f"{group} {', '.join(names)}" for group, names in known.items())
+    choices = "; ".join(f"{group} {', '.join(sorted(names))}" for group, names in known.items())
     raise KnockgraphError(f"{text!r}: there is no setting {name!r}; use key=value, or a name of {choices}")
 
 
@@ -104,5 +107,5 @@ def read_profile(path: Path) -> dict[str, Any]:
             f"{path} is not a profile of one setting; write one with knockgraph profile --json {path}"
         )
     if missing := [key for key in _NEEDED if not isinstance(found.get(key), dict)]:
-        raise FileFormatError(f"{path} is not a whole profile, it has no {missing[0]!r}; write the profile again")
+        raise FileFormatError(f"{path} is not a complete profile, it has no {missing[0]!r}; write the profile again")
     return dict(found)

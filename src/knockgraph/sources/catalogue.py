@@ -13,16 +13,16 @@ class PublicFile:
     """One file of one owner.
 
     Attributes:
-        name: How it is asked for.
+        name: Its name on the command line.
         title: What it is.
-        file: The name it is kept under.
+        file: Its file name on disk.
         url: The owner's address of the file; blank if it must be fetched by hand.
         page: The owner's page about it.
         licence: As the owner states it.
         citation: The work to cite.
         patterns: File names under which it is recognised in a folder, in order of preference.
-        sha256: Of the file, where the owner's bytes are known not to change; else it is noted at the first download.
-        most_bytes: A download that has more is not this file.
+        sha256: Of the file, if it is known not to change; otherwise recorded at the first download.
+        most_bytes: A larger download is refused.
     """
 
     name: str
@@ -38,12 +38,12 @@ class PublicFile:
 
     @property
     def open_to_change(self) -> bool:
-        """Whether somebody on the way could change the bytes unnoticed: plain http, and no checksum is known."""
+        """Whether the file could be altered in transit unnoticed: plain http, and no known checksum."""
         return self.url.startswith("http://") and not self.sha256
 
     @property
     def where(self) -> str:
-        """One sentence for a person without the file."""
+        """Where to get the file, as a sentence."""
         return f"'knockgraph download {self.name}' ({self.url})" if self.url else f"by hand from {self.page}"
 
 
@@ -138,6 +138,36 @@ FILES: tuple[PublicFile, ...] = (
         ("yeast-GEM*.yml*", "yeast-GEM*.yaml*", "yeast-GEM*.xml*"),
     ),
     PublicFile(
+        "cyc2008",
+        "CYC2008: protein complexes",
+        "CYC2008_complex.tab",
+        "http://wodaklab.org/cyc2008/resources/CYC2008_complex.tab",
+        "http://wodaklab.org/cyc2008/",
+        "as stated at http://wodaklab.org/cyc2008/",
+        "Pu et al., Nucleic Acids Research 37:825 (2009), doi:10.1093/nar/gkn1005",
+        ("CYC2008*",),
+    ),
+    PublicFile(
+        "yeastphenome",
+        "YeastPhenome: phenotypes of single mutants, one table of the papers' z-scores",
+        "yeastphenome_z.tsv",
+        "",
+        "https://github.com/yeastphenome/yp-data (Datasets/*/*_valuez.txt)",
+        "CC BY 4.0",
+        "Turco et al., Science Advances 9:eadg5702 (2023), doi:10.1126/sciadv.adg5702",
+        ("yeastphenome*",),
+    ),
+    PublicFile(
+        "go",
+        "Gene Ontology: annotations of yeast's genes",
+        "sgd.gaf.gz",
+        "https://current.geneontology.org/annotations/sgd.gaf.gz",
+        "https://current.geneontology.org/products/pages/downloads.html",
+        "CC BY 4.0",
+        "The Gene Ontology Consortium, Genetics 224:iyad031 (2023), doi:10.1093/genetics/iyad031",
+        ("sgd.gaf*", "gene_association.sgd*"),
+    ),
+    PublicFile(
         "costanzo2016",
         "Costanzo 2016: digenic interactions (pair-wise format)",
         "costanzo2016_pairwise.zip",
@@ -190,9 +220,11 @@ YEAST_LITE = (
     "string11.5-channels",
     "yeast-gem",
 )
+YEAST_CLEAN = ("sgd-features", "yeastract", "biogrid", "string12.0-physical", "cyc2008", "yeast-gem")
 SETS: dict[str, Sequence[str]] = {
     "yeast": YEAST,
     "yeast-lite": YEAST_LITE,
+    "yeast-clean": YEAST_CLEAN,
     "dango-lambda": ("sgd-features", "string9.1-channels", "string11.5-channels"),
 }
 """Names that stand for several files."""

@@ -1,8 +1,9 @@
-"""From a source to a cell graph or a screen, in one call each; and the sources that are public files of yeast."""
+"""Building a cell graph or a screen from a source, and the sources that read public yeast files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,20 @@ from knockgraph.errors import FileFormatError, KnockgraphError, ScreenError, Sou
 from knockgraph.graph import CellGraph, GeneNames, Metabolism
 from knockgraph.graph.structural_features import with_structural_features
 from knockgraph.screen import Screen, ragged
-from knockgraph.sources import biogrid, collins, costanzo, kuzmin, sgd, string, tflink, yeast_gem, yeastract
+from knockgraph.sources import (
+    biogrid,
+    collins,
+    costanzo,
+    cyc2008,
+    go,
+    kuzmin,
+    sgd,
+    string,
+    tflink,
+    yeast_gem,
+    yeastphenome,
+    yeastract,
+)
 from knockgraph.sources.catalogue import SETS, chosen, public_file
 from knockgraph.sources.folder import gather, listing, locate
 from knockgraph.sources.names import AsWritten, NameResolver, Policy
@@ -25,16 +39,17 @@ Edges = Tensor | tuple[Tensor, Tensor]
 BUILT = {
     "yeast.cellgraph": "knockgraph graph build --preset yeast --from DIR -o {}",
     "yeast-lite.cellgraph": "knockgraph graph build --preset yeast-lite --from DIR -o {}",
+    "yeast-clean.cellgraph": "knockgraph graph build --preset yeast-clean --from DIR -o {}",
     "collins2007.parquet": "knockgraph screen import collins2007 --from DIR -o {}",
     "costanzo2016.parquet": "knockgraph screen import costanzo2016 --from DIR -o {}",
     "kuzmin2018.parquet": "knockgraph screen import kuzmin2018 --table trigenic-calls --from DIR -o {}",
     "kuzmin2018-scores.parquet": "knockgraph screen import kuzmin2018 --table scores --from DIR -o {}",
 }
-"""Files that config groups name → the command that makes them."""
+"""Files named in config groups → the command that creates them."""
 
 
 def how_to_build(path: Path) -> str:
-    """The command for a missing file of a config group, as the end of a sentence; blank for other files."""
+    """The command that creates a missing file of a config group, as the end of a sentence; empty for other files."""
     command = BUILT.get(path.name)
     return f"; make it with '{command.format(path)}'" if command else ""
 
@@ -43,7 +58,8 @@ def build_graph(name: str, path: Path | None, options: GraphOptions | None = Non
     """The cell graph of a source, and a report of what was read and dropped.
 
     Args:
-        name: ``demo``, ``yeast-scale``, ``tables``, ``yeast``, ``yeast-lite``, or a source of another package.
+        name: ``demo``, ``yeast-scale``, ``tables``, ``yeast``, ``yeast-lite``, ``yeast-clean``, or a source of another
+            package.
         path: The folder to read, if it reads one.
         options: See :class:`GraphOptions`.
     """
@@ -74,8 +90,31 @@ class YeastLite(Yeast):
     files = ("yeast-lite",)
 
 
-def yeast_graph(files: Sequence[str], folder: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
-    """The cell graph of those files of the catalogue that are networks of yeast."""
+class YeastClean(Yeast):
+    """Nothing that contains genetic interactions: regulatory, physical, the physical network of STRING 12.0 with scores
+    as weights, complex (CYC2008), metabolism, and the features ``go`` (Gene Ontology) and ``phenotypes``
+    (YeastPhenome) where their files are in the folder.
+    """
+
+    files = ("yeast-clean",)
+
+    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
+        """From the files in a folder."""
+        return yeast_graph(self.files, path, options, report, clean=True)
+
+
+def yeast_graph(
+    files: Sequence[str], folder: Path, options: GraphOptions, report: ImportReport, clean: bool = False
+) -> CellGraph:
+    """The cell graph of those files of the catalogue that are networks of yeast.
+
+    Args:
+        files: Names of files and sets of the catalogue.
+        folder: Where they are.
+        options: See :class:`GraphOptions`.
+        report: Records what was read and dropped.
+        clean: Whether to weight STRING's physical network and to read features, see :class:`YeastClean`.
+    """
     unknown = options.unknown or "drop"
     wanted = [f for f in chosen(files) if options.metabolism or f.name != "yeast-gem"]
     path = gather(folder, wanted)
@@ -92,31 +131,60 @@ def yeast_graph(files: Sequence[str], folder: Path, options: GraphOptions, repor
     if "string12.0-physical" in path:
         file = path["string12.0-physical"]
         found = string.read_string(
-            file, resolve, report.file("STRING 12.0 physical", file), merged=True, weighted=options.weighted
+            file,
+            resolve,
+            report.file("STRING 12.0 physical", file),
+            merged=True,
+            weighted=options.weighted or clean,
         )
         relations["string12_0_physical"] = found["merged"]
-    channels = next(p for name, p in path.items() if name.endswith("-channels"))
+    if "cyc2008" in path:
+        relations["complex"] = cyc2008.read_complexes(
+            path["cyc2008"], resolve, report.file("complexes", path["cyc2008"])
+        )
+    for channels in (p for name, p in path.items() if name.endswith("-channels")):
+        relations |= _channels(channels, resolve, report, options)
+    features = _given_features(folder, resolve, report, options.phenotypes) if clean else {}
+    metabolism = None
+    if options.metabolism:
+        metabolism = _metabolism(path["yeast-gem"], genes, report, unknown)
+    return CellGraph(genes, relations, metabolism, features)
+
+
+def _channels(path: Path, resolve: NameResolver, report: ImportReport, options: GraphOptions) -> dict[str, Edges]:
     found = string.read_string(
-        channels,
+        path,
         resolve,
-        report.file(f"STRING {string.string_version(channels)} channels", channels),
-        None if not options.merged else [c for c in string.CHANNELS if c in string.channels_of(channels)],
+        report.file(f"STRING {string.string_version(path)} channels", path),
+        None if not options.merged else [c for c in string.CHANNELS if c in string.channels_of(path)],
         options.cutoff,
         options.merged,
         options.weighted,
     )
-    prefix = string.relation_prefix(channels)
-    relations |= {f"{prefix}{name}": edges for name, edges in found.items()}
-    metabolism = None
-    if options.metabolism:
-        metabolism = _metabolism(path["yeast-gem"], genes, report, unknown)
-    return CellGraph(genes, relations, metabolism)
+    prefix = string.relation_prefix(path)
+    return {f"{prefix}{name}": edges for name, edges in found.items()}
+
+
+def _given_features(
+    folder: Path, resolve: NameResolver, report: ImportReport, with_phenotypes: bool
+) -> dict[str, Tensor]:
+    """``go`` and ``phenotypes``, if their files exist; phenotypes from one table or from the owner's files per paper."""
+    files = listing(folder)
+    found: dict[str, Tensor | None] = {}
+    terms = locate(files, public_file("go").patterns)
+    if terms:
+        found["go"] = go.read_annotations(terms, resolve, report.file("Gene Ontology", terms))
+    if with_phenotypes:
+        table = locate(files, public_file("yeastphenome").patterns)
+        papers = [table] if table else [f for f in files if fnmatch(f.name.lower(), "*_valuez.txt*")]
+        found["phenotypes"] = yeastphenome.read_phenotypes(papers, resolve, report)
+    return {name: x for name, x in found.items() if x is not None}
 
 
 def read_gene_list(
     folder: Path, report: ImportReport, plasmid: bool = False
 ) -> tuple[GeneNames, dict[str, str], Linkage]:
-    """The gene list of SGD's files in a folder, what other names mean, and where the genes lie."""
+    """The gene list of SGD's files in a folder, the meaning of other names, and the positions of the genes."""
     path = gather(folder, [public_file("sgd-features")])["sgd-features"]
     features = sgd.read_features(path)
     more = locate(listing(folder), public_file("sgd-aliases").patterns)
@@ -194,7 +262,7 @@ def import_screen(name: str, path: Path | None, options: ScreenOptions | None = 
 
 
 class Study(Source):
-    """A published screen, its names resolved by SGD's files beside it."""
+    """A published screen whose names are resolved with SGD's files in the same folder."""
 
     reads = "the folder or file with the study's data"
     resolves = True
@@ -251,7 +319,7 @@ def _resolver(source: Path, options: ScreenOptions, report: ImportReport) -> tup
 
 
 def resolver_of(genes: Path, unknown: Policy = "drop") -> NameResolver:
-    """Names as a cell graph, or the SGD files of a folder, have them."""
+    """The names of a cell graph, or of the SGD files in a folder."""
     if genes.is_file():
         return NameResolver(CellGraph.load(genes).genes, None, unknown)
     names, elsewhere, _ = read_gene_list(genes, ImportReport("genes"))
@@ -259,7 +327,7 @@ def resolver_of(genes: Path, unknown: Policy = "drop") -> NameResolver:
 
 
 def with_systematic_names(screen: Screen, genes: Path, unknown: Policy, what: str) -> tuple[Screen, FileReport]:
-    """A screen by systematic names instead of those that were written, and what was dropped for an unknown one."""
+    """The screen with systematic names, and a report of the experiments dropped for unknown names."""
     resolve = resolver_of(genes, unknown)
     names, codes, ptr = screen.genotypes.names, screen.genotypes.codes, screen.genotypes.ptr
     gene = resolve.many(names, codes)
@@ -287,7 +355,7 @@ def _kuzmin_table(source: Path, table: Table) -> tuple[str, Path]:
     files = listing(source)
     wanted = ["scores", "trigenic-calls", "digenic-calls"] if table == "auto" else [table]
     for name in wanted:
-        # The sample of scores that comes with the τ-SGA software is not the study: only if asked for by name.
+        # The sample of scores that comes with the τ-SGA software is not the study: used only if requested by name.
         patterns = _TABLES[name][:-1] if table == "auto" and name == "scores" else _TABLES[name]
         path = locate(files, patterns)
         if path is not None:

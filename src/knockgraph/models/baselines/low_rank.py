@@ -17,8 +17,8 @@ class LowRank(Baseline):
     r""":math:`\hat y = c + \sum_{g \in P} b_g + \sum_{g < h \in P} \langle u_g, u_h \rangle` with :math:`u_g \in R^k`.
 
     The inner product is indefinite, :math:`\langle u, v \rangle = u_1 v_1 - u_2 v_2 + u_3 v_3 - \dots`: a plain one
-    would say that every gene interacts positively with those like it, but two genes of a pathway may buffer each other
-    as well as share a defect.
+    would make every gene interact positively with similar genes, but two genes of a pathway may either buffer each
+    other or share a defect.
 
     Minimises :math:`\sum_i (y_i - \hat y_i)^2 + \lambda_b \sum_g b_g^2 + \lambda_u \sum_g \lVert u_g \rVert^2` on
     standardised labels. All else fixed, :math:`\hat y` is linear in :math:`(b_g, u_g)` of one gene, with features
@@ -60,10 +60,10 @@ class LowRank(Baseline):
         genes = np.unique(genotypes.genes)
         self.constant = 0.0
         self.effect = np.zeros(genotypes.num_genes)
-        self.factor = np.zeros((genotypes.num_genes, self.rank))  # stays 0 for genes without a training row
+        self.factor = np.zeros((genotypes.num_genes, self.rank))  # remains 0 for genes without a training row
         # Small, so that the first sweep fits the additive part; not 0, where the objective is flat.
         self.factor[genes] = np.random.default_rng(self.seed).normal(0.0, 0.1, (len(genes), self.rank))
-        # Kept up to date: what is left of the labels, and the sum of the vectors of each row's genes.
+        # Updated in each step: the residual of the labels, and the sum of the vectors of each row's genes.
         residual = torch.from_numpy((y - self.center) / self.scale - self._score(genotypes))
         total = torch.from_numpy(self._total(genotypes))
         penalty = torch.full((1 + self.rank,), self.ridge, dtype=torch.float64)
@@ -114,7 +114,7 @@ def _solve(own: Tensor, rows: Tensor, residual: Tensor, total: Tensor, sign: Ten
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Matrices this small gain nothing from threads, and lose a factor of ten on a machine that is busy."""
+    """Matrices this small do not benefit from threads, and become ten times slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -40,8 +40,8 @@ def solve_ridge(
         x: :math:`X`, ``[rows, features]``.
         y: ``[rows]``.
         penalty: :math:`\lambda`, ``[features]``, positive.
-        tolerance: Where to stop.
-        max_iterations: Where to give up.
+        tolerance: Stop when the residual has fallen by this factor.
+        max_iterations: Give up after this many steps.
     """
     n = len(y)
     mean = float(y.mean())
@@ -72,14 +72,14 @@ def solve_ridge(
 
 
 def _dot(a: Floats, b: Floats) -> float:
-    return float((a * b).sum())  # on one thread, and the same on every machine
+    return float((a * b).sum())  # on one thread, so the same on every machine
 
 
 class Additive(Baseline):
     r""":math:`\hat y = c + \sum_{g \in P} b_g` with :math:`\min \sum_i (y_i - \hat y_i)^2 + \lambda \sum_g b_g^2`.
 
     Args:
-        ridge: :math:`\lambda`: as if each gene had so many more experiments without an effect.
+        ridge: :math:`\lambda`: as if each gene had this many more experiments without an effect.
     """
 
     def __init__(self, ridge: float = 1.0) -> None:
@@ -140,7 +140,7 @@ class RidgePairs(Baseline):
         self.effect, self.pair_effect = effect[:genes], effect[genes:]
 
     def _kernel(self, genotypes: GenotypeRows) -> Floats:
-        """Between some rows and those fitted on, ``[rows, fitted]``."""
+        """The kernel between some rows and the training rows, ``[rows, fitted]``."""
         assert self.rows is not None
         shared = (_dense(genotypes) @ _dense(self.rows).T).astype(np.float64)
         return shared / self.ridge + 0.5 * shared * (shared - 1) / self.pair_ridge

@@ -1,0 +1,231 @@
+"""A Gaussian process over pairs of genes that uses the networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from knockgraph.errors import BaselineError
+from knockgraph.graph import CellGraph
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows, same_graph, sums
+from knockgraph.models.baselines.pair_model import Device, PairModel
+from knockgraph.models.kernels.beyond_pairs import TripleTerm
+from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel
+from knockgraph.models.kernels.propagation import RIDGES, learned_kernel, ridge_mixture
+from knockgraph.models.kernels.similarity import Similarities, kernel
+from knockgraph.models.kernels.soft_impute import soft_impute
+from knockgraph.screen import BoundScreen
+from knockgraph.screen.ragged import Ints
+
+_SEARCH: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("network", (0.6, 0.4, 0.85)),
+    ("noise", (0.8, 0.35)),
+    ("scale_power", (1.7, 0.6)),
+)
+_SHRINK = 3.0  # as if every gene had this many more experiments of the usual spread
+
+
+class PairGP(PairModel):
+    r"""A Gaussian process over pairs, whose kernel combines similarity of interactions and proximity in the networks.
+
+    With the residuals R that effects leave, filled by soft-impute where nothing was measured to :math:`F = V w V^\top`,
+
+    .. math::
+        \operatorname{cov}(f_{ij}, f_{kl}) = v (K_{ik} K_{jl} + K_{il} K_{jk}), \qquad
+        K = (1 - a) V |w|^{1.3} V^\top + a\, K_\mathrm{net} \odot (\sigma \sigma^\top)^q + d\, \mathrm{diag}(\sigma^3),
+
+    both kernels with mean diagonal 1, :math:`\sigma_i` the root mean square of gene i's residuals over its mean,
+    v the variance of R, and an error of variance :math:`s v (\sigma_i \sigma_j)^{0.7}` per measurement. The network
+    kernel :math:`\sum_r w_r e^{T_r (c_r - 1)}` has weights and sharpness learned with each gene left out in turn
+    (:func:`~knockgraph.models.kernels.propagation.learned_kernel`); networks that say nothing lose their weight.
+    :math:`\hat Y` is the posterior mean (:class:`~knockgraph.models.kernels.pair_process.PairProcess`).
+
+    A genotype of several genes is the sum of its pairs, in the fit too; where there are such, a small term of triples
+    is added (:class:`~knockgraph.models.kernels.beyond_pairs.TripleTerm`). An unseen gene is a mixture of seen ones by
+    kernel ridge regression on :math:`K_\mathrm{net}`.
+
+    a, q, s and the ridge are chosen by the validation part where there is one, one after another from the defaults.
+
+    Args:
+        graph: The cell graph.
+        relations: Networks to use; by default all.
+        features: Gene features to use; by default all but those that repeat the networks.
+        weights: ``learned``, or ``mean``: all networks and features count the same.
+        network: a, by default chosen (0.75); so are the next two.
+        noise: s (0.5).
+        scale_power: q (1.2).
+        ridge: λ of unseen genes, by default chosen (0.2).
+        device: Where it is fitted; ``auto``: on a GPU if there is one.
+    """
+
+    needs_graph = True
+
+    def __init__(
+        self,
+        graph: CellGraph,
+        relations: Sequence[str] | None = None,
+        features: Sequence[str] | None = None,
+        weights: Literal["learned", "mean"] = "learned",
+        network: float | None = None,
+        noise: float | None = None,
+        scale_power: float | None = None,
+        ridge: float | None = None,
+        device: Device = "auto",
+    ) -> None:
+        super().__init__(device)
+        if weights not in ("learned", "mean"):
+            raise BaselineError(f"weights is {weights!r}; use learned or mean")
+        if network is not None and not 0 <= network <= 1:
+            raise BaselineError(f"network is {network}, but it must be between 0 and 1")
+        for name, value in (("noise", noise), ("scale_power", scale_power), ("ridge", ridge)):
+            if value is not None and not 0 < value < float("inf"):
+                raise BaselineError(f"{name} is {value}, but it must be positive")
+        self.graph = graph
+        self.relations, self.features, self.weights = relations, features, weights
+        given = {"network": network, "noise": noise, "scale_power": scale_power}
+        self.given = {name: value for name, value in given.items() if value is not None}
+        self.given_ridge = ridge
+        self.triples: TripleTerm | None = None
+        self._last: tuple[Ints, Tensor] | None = None
+
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        same_graph(self._name, self.graph, genotypes)
+        self.triples = self._last = None
+        self.similarities = self._similarities(np.unique(genotypes.genes))
+        super()._fit(genotypes, y)
+
+    _name = "pair-gp"
+
+    def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
+        measured, known = self._profiles(y)
+        self.filled = torch.where(known, measured, soft_impute(measured, known)[-1])
+        self.known = known
+        similarity = self.similarities.to(self.similarities)
+        self.sharpness, self.weight = self.similarities.sharpness, None
+        if self.weights == "learned" and len(similarity):
+            self.weight, self.sharpness = learned_kernel(similarity, self.sharpness, self.filled, known)
+        self.network_kernel = kernel(similarity, self.sharpness, self.weight)
+        if len(similarity) == 0:
+            self.network_kernel = torch.zeros_like(measured)
+        self._fit_process(y, count)
+        self._fit_triples(y)
+        self._fit_mixture(similarity)
+
+    def _fit_process(self, y: Tensor, count: Tensor) -> None:
+        profile = profile_kernel(self.filled)
+        scale, variance = self._scale(y), (y.square() / self.rows.pairs(y)).mean()
+
+        def posterior(settings: ProcessSettings) -> PairProcess:
+            whole = settings.kernel(profile, self.network_kernel, scale)
+            return PairProcess(whole, self.rows, settings.row_noise(self.rows, scale, variance, count), variance)
+
+        settings = replace(ProcessSettings(), **self.given)
+        self.process = posterior(settings)
+        self.scores = self.process.mean(y)
+        rows = self._chosen_rows(unseen=False)
+        if rows is not None:
+            score = self._score(rows)
+            for name, values in _SEARCH:
+                if name in self.given:
+                    continue
+                for value in values:
+                    tried = replace(settings, **{name: value})
+                    kept = self.scores
+                    process = posterior(tried)
+                    self.scores = process.mean(y)
+                    if (its := self._score(rows)) > score:
+                        settings, score, self.process = tried, its, process
+                    else:
+                        self.scores = kept
+        self.settings = settings
+
+    def _scale(self, y: Tensor) -> Tensor:
+        """:math:`\\sigma`, mean 1: the root mean square of the residuals of each gene's rows."""
+        ones = torch.ones_like(y)
+        squares, number = self.rows.of_genes(y.square()), self.rows.of_genes(ones)
+        mean = y.square().mean()
+        if not bool(mean > 0):
+            return torch.ones_like(squares)
+        scale = ((squares + _SHRINK * mean) / (number + _SHRINK)).sqrt()
+        return scale / scale.mean()
+
+    def _fit_triples(self, y: Tensor) -> None:
+        size = np.diff(self.genotypes.ptr)
+        if not (size > 2).any():
+            return
+        left = y - self.rows.collect(self.scores)
+        self.triples = TripleTerm(self.process.kernel)
+        self.triples.fit(self._triple_features(self.genotypes), left)
+        rows = self._chosen_rows(unseen=False)
+        if rows is not None:
+            with_them = self._score(rows)
+            kept, self.triples = self.triples, None
+            if with_them > self._score(rows):
+                self.triples = kept
+
+    def _triple_features(self, genotypes: GenotypeRows) -> Tensor:
+        assert self.triples is not None
+        known = self.place[genotypes.genes] >= 0
+        gene = torch.from_numpy(self.place[genotypes.genes[known]]).to(self.device)
+        row = torch.from_numpy(genotypes.row[known]).to(self.device)
+        return self.triples.features(row, gene, len(genotypes))
+
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        found = super()._predict(genotypes)
+        if self.triples is not None:
+            found = found + (self._triple_features(genotypes) @ self.triples.weight).double().cpu().numpy()
+        return found
+
+    def _fit_mixture(self, similarity: Tensor) -> None:
+        del similarity
+        self.ridge = self.given_ridge or RIDGES[0]
+        rows = self._chosen_rows(unseen=True)
+        if rows is None or self.given_ridge is not None:
+            return
+        scores = []
+        for value in RIDGES:
+            self.ridge = value
+            scores.append(self._score(rows))
+        self.ridge = RIDGES[int(np.argmax(scores))]
+
+    def _mixture(self, unseen: Ints) -> Tensor:
+        if not hasattr(self, "ridge") or not self.similarities.tables:
+            return super()._mixture(unseen)
+        return self._ridge_mixture(self._across(unseen))
+
+    def _across(self, unseen: Ints) -> Tensor:
+        """Similarities of unseen to seen genes; the last ones are cached, because every choice uses them."""
+        if self._last is None or not np.array_equal(self._last[0], unseen):
+            self._last = unseen, self._similarities(unseen).to(self.similarities)
+        return self._last[1]
+
+    def _ridge_mixture(self, across: Tensor) -> Tensor:
+        return ridge_mixture(self.network_kernel, kernel(across, self.sharpness, self.weight), self.ridge)
+
+    def _similarities(self, genes: Ints) -> Similarities:
+        chosen = torch.from_numpy(np.asarray(genes, dtype=np.int64))
+        return Similarities.of(self.graph, chosen, self.relations, self.features, self.device)
+
+    def deviation(self, screen: BoundScreen, rows: Ints, samples: int = 32) -> Floats:
+        """The posterior standard deviation of the sum of pairs of each row, without the error of a measurement.
+
+        Args:
+            screen: Genotypes, all of whose genes were seen in training.
+            rows: Positions in ``screen``.
+            samples: Of the posterior; the relative error of a deviation is about ``1 / sqrt(2 samples)``.
+        """
+        genotypes = GenotypeRows.of(screen, rows)
+        if (self.place[genotypes.genes] < 0).any():
+            raise BaselineError(
+                "the deviation is known only for genes that training rows delete; leave the other rows out"
+            )
+        variance = self.process.spread(samples)
+        row, code = genotypes.pairs()
+        g, h = self.place[code // genotypes.num_genes], self.place[code % genotypes.num_genes]
+        found: Floats = np.sqrt(sums(row, variance.double().cpu().numpy()[g, h], len(genotypes)))
+        return found

@@ -1,0 +1,138 @@
+"""Base of the pair models: gene effects, a matrix of pairs, and mixtures of seen genes for unseen ones."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from knockgraph.errors import BaselineError
+from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, sums
+from knockgraph.models.baselines.ridge import Indicators, solve_ridge
+from knockgraph.models.kernels.measured import PairRows
+from knockgraph.screen import ragged
+from knockgraph.screen.ragged import Ints
+
+Device = Literal["auto", "cpu", "cuda"]
+EFFECT_RIDGE = 3.0
+_FEWEST = 30  # fewest validation rows for choosing a setting
+_BLOCK = 65_536  # pairs of two unseen genes at once
+
+
+class PairModel(Baseline):
+    r""":math:`\hat y_P = c + \sum_{g \in P} b_g + \sum_{g < h \in P} a_g^\top \hat Y a_h`.
+
+    c and b are fitted by ridge regression; a subclass computes :math:`\hat Y`, ``[seen, seen]``, from the residuals.
+    For a seen gene (one that a training row deletes) :math:`a_g` is a unit vector; for an unseen gene it is a mixture
+    of
+    seen genes if the subclass provides one, else 0. The effect of an unseen gene is :math:`a_g^\top b`.
+
+    Args:
+        device: Where it is fitted; ``auto``: on a GPU if there is one.
+    """
+
+    def __init__(self, device: Device = "auto") -> None:
+        if device not in ("auto", "cpu", "cuda"):
+            raise BaselineError(f"device is {device!r}; use auto, cpu or cuda")
+        self.device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        genes = Indicators(genotypes.row, genotypes.genes, (len(genotypes), genotypes.num_genes))
+        self.constant, self.effect = solve_ridge(genes, y, np.full(genotypes.num_genes, EFFECT_RIDGE))
+        self.seen = np.unique(genotypes.genes)
+        self.place = np.full(genotypes.num_genes, -1)
+        self.place[self.seen] = np.arange(len(self.seen))
+        self.scores = torch.zeros(len(self.seen), len(self.seen), device=self.device)
+        residual = y - self.constant - genes @ self.effect
+        group = ragged.same_set(genotypes.genes, genotypes.ptr, max(genotypes.num_genes, 1))
+        _, first, group, count = np.unique(group, return_index=True, return_inverse=True, return_counts=True)
+        mean = sums(group, residual, len(count)) / count
+        once = genotypes.take(first)
+        paired = np.diff(once.ptr) > 1
+        if paired.any():
+            self.genotypes = once.take(np.flatnonzero(paired))
+            self.rows = self._pair_rows(self.genotypes)
+            self._fit_pairs(self._tensor(mean[paired]), self._tensor(count[paired]))
+
+    @abstractmethod
+    def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
+        """Set :attr:`scores`.
+
+        Args:
+            y: The mean residual of each distinct genotype of ``self.rows``, ``[rows]``.
+            count: The number of its measurements.
+        """
+
+    def _mixture(self, unseen: Ints) -> Tensor:
+        """:math:`a` of unseen genes, ``[unseen, seen]``; 0 by default."""
+        return torch.zeros(len(unseen), len(self.seen), device=self.device)
+
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        effect = self.effect
+        unseen = np.setdiff1d(genotypes.genes, self.seen)
+        mixture = self._mixture(unseen) if len(unseen) and len(self.seen) else None
+        if mixture is not None:
+            effect = effect.copy()
+            effect[unseen] = (mixture @ self._tensor(effect[self.seen])).double().cpu().numpy()
+        total = self.constant + sums(genotypes.row, effect[genotypes.genes], len(genotypes))
+        row, code = genotypes.pairs()
+        if len(row) and len(self.seen):
+            found = self._of_pairs(code // genotypes.num_genes, code % genotypes.num_genes, unseen, mixture)
+            total = total + sums(row, found.double().cpu().numpy(), len(genotypes))
+        return total
+
+    def _of_pairs(self, g: Ints, h: Ints, unseen: Ints, mixture: Tensor | None) -> Tensor:
+        r""":math:`a_g^\top \hat Y a_h` of pairs of genes."""
+        first, second = (torch.from_numpy(self.place[x]).to(self.device) for x in (g, h))
+        found = torch.zeros(len(first), device=self.device)
+        known = (first >= 0) & (second >= 0)
+        found[known] = self.scores[first[known], second[known]]
+        if mixture is None:
+            return found
+        profiles = mixture @ self.scores  # [unseen, seen]
+        new_g, new_h = (torch.from_numpy(np.searchsorted(unseen, x)).to(self.device) for x in (g, h))
+        one = (first < 0) & (second >= 0)
+        found[one] = profiles[new_g[one], second[one]]
+        other = (first >= 0) & (second < 0)
+        found[other] = profiles[new_h[other], first[other]]
+        for part in torch.split(((first < 0) & (second < 0)).nonzero()[:, 0], _BLOCK):
+            found[part] = (profiles[new_g[part]] * mixture[new_h[part]]).sum(1)
+        return found
+
+    def _chosen_rows(self, unseen: bool) -> tuple[GenotypeRows, Floats] | None:
+        """Validation rows with a pair of which some gene, or no gene, is unseen; ``None`` if there are too few."""
+        if self.validation is None:
+            return None
+        genotypes, y = self.validation
+        new = sums(genotypes.row, (self.place[genotypes.genes] < 0).astype(np.float64), len(genotypes)) > 0
+        kept = np.flatnonzero((np.diff(genotypes.ptr) > 1) & (new == unseen))
+        return (genotypes.take(kept), y[kept]) if len(kept) >= _FEWEST else None
+
+    def _score(self, rows: tuple[GenotypeRows, Floats]) -> float:
+        """The correlation used for choosing; −1 if the prediction is constant."""
+        genotypes, y = rows
+        predicted = self._predict(genotypes)
+        if predicted.std() == 0 or y.std() == 0:
+            return -1.0
+        return float(np.corrcoef(predicted, y)[0, 1])
+
+    def _profiles(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean residual per pair of its rows, symmetric ``[seen, seen]``, and which pairs have rows."""
+        total = self.rows.spread(y / self.rows.pairs(y))
+        count = self.rows.spread(torch.ones_like(y))
+        return total / count.clamp(min=1), count > 0
+
+    def _pair_rows(self, genotypes: GenotypeRows) -> PairRows:
+        row, code = genotypes.pairs()
+        order = np.argsort(row, kind="stable")
+        g, h = self.place[code[order] // genotypes.num_genes], self.place[code[order] % genotypes.num_genes]
+        index: list[npt.NDArray[np.int64]] = [row[order], g, h]
+        tensors = [torch.from_numpy(x).to(self.device) for x in index]
+        return PairRows(tensors[0], tensors[1], tensors[2], len(genotypes), len(self.seen))
+
+    def _tensor(self, values: Floats | Ints) -> Tensor:
+        return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self.device)

@@ -1,0 +1,287 @@
+"""Kernels of gene pairs against dense closed forms, and the models made of them on planted screens."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from numpy.random import default_rng
+from scipy.stats import pearsonr
+
+from knockgraph import BoundScreen, CellGraph, Screen
+from knockgraph.errors import LabelError, ModelError
+from knockgraph.graph import Relation
+from knockgraph.models import baselines
+from knockgraph.models.baselines import BaselineError
+from knockgraph.models.kernels.attention import ProfileAttention
+from knockgraph.models.kernels.beyond_pairs import TripleTerm
+from knockgraph.models.kernels.measured import PairRows
+from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel
+from knockgraph.models.kernels.propagation import learned_kernel, ridge_mixture
+from knockgraph.models.kernels.similarity import Similarities, kernel, walks
+from knockgraph.models.kernels.soft_impute import soft_impute
+
+
+def random_kernel(n: int, seed: int = 0) -> torch.Tensor:
+    x = torch.from_numpy(default_rng(seed).normal(size=(n, 2 * n)))
+    return x @ x.T / (2 * n)
+
+
+def some_rows(n: int = 7) -> PairRows:
+    """Pairs, some of them twice, and triples."""
+    sets = [(0, 1), (2, 5), (0, 1), (3, 4), (1, 6), (0, 2, 5), (1, 3, 4)]
+    entries = [(row, *pair) for row, genes in enumerate(sets) for pair in itertools.combinations(genes, 2)]
+    row, first, second = torch.tensor(entries).T
+    return PairRows(row, first, second, len(sets), n)
+
+
+def dense(rows: PairRows, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[tuple[int, int]]]:
+    """The covariance of all pairs, and H."""
+    pairs = list(itertools.combinations(range(rows.num_genes), 2))
+    i, j = torch.tensor(pairs).T
+    covariance = k[i][:, i] * k[j][:, j] + k[i][:, j] * k[j][:, i]
+    h = torch.zeros(rows.num_rows, len(pairs), dtype=k.dtype)
+    for r, a, b in zip(rows.row.tolist(), rows.first.tolist(), rows.second.tolist(), strict=True):
+        h[r, pairs.index((a, b))] += 1
+    return covariance, h, pairs
+
+
+def test_the_posterior_is_that_of_the_dense_process() -> None:
+    k, rows = random_kernel(7), some_rows()
+    noise = torch.linspace(0.1, 0.7, 7).double()
+    y = torch.from_numpy(default_rng(1).normal(size=7))
+    variance = torch.tensor(1.7).double()
+    process = PairProcess(k, rows, noise, variance, tolerance=1e-12, most_steps=200)
+    covariance, h, pairs = dense(rows, k)
+    prior = variance * covariance
+    gain = prior @ h.T @ torch.linalg.inv(h @ prior @ h.T + noise.diag())
+    mean, left = process.mean(y), prior - gain @ h @ prior
+    i, j = torch.tensor(pairs).T
+    torch.testing.assert_close(mean[i, j], gain @ y, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(mean, mean.T)
+    sampled = process.spread(samples=2000)[i, j]
+    torch.testing.assert_close(sampled, left.diagonal(), rtol=0.15, atol=0.01)
+
+
+def test_spread_and_collect_are_transposed() -> None:
+    rows = some_rows()
+    f, a = random_kernel(7), torch.from_numpy(default_rng(2).normal(size=7))
+    torch.testing.assert_close(rows.collect(f) @ a, (rows.spread(a) * f).sum() / 2)
+    assert rows.pairs(a).tolist() == [1, 1, 1, 1, 1, 3, 3]
+
+
+def test_walks_with_restart_follow_the_weights() -> None:
+    edges = torch.tensor([[0, 1, 1, 2, 3, 3], [1, 0, 2, 1, 2, 3]])  # 3 → 2 has no reverse; 3 → 3 is a loop
+    weight = torch.tensor([1.0, 1.0, 3.0, 3.0, 0.5, 9.0])
+    a = torch.tensor([[0, 1, 0, 0, 0], [1, 0, 3, 0, 0], [0, 3, 0, 0.5, 0], [0, 0, 0.5, 0, 0], [0, 0, 0, 0, 0]])
+    step = a / a.sum(1, keepdim=True).clamp(min=1e-9)
+    q = 0.5 * torch.linalg.inv(torch.eye(5) - 0.5 * step)
+    found = walks(Relation(edges, 5, weight), torch.tensor([1, 3, 4]))
+    torch.testing.assert_close(found, (5 * q[[1, 3, 4]]).log1p(), rtol=1e-4, atol=1e-4)
+
+
+def test_soft_impute_is_a_fixed_point() -> None:
+    u = default_rng(0).normal(size=(60, 3))
+    truth = torch.from_numpy(u @ np.diag([1.0, -1.0, 0.7]) @ u.T)
+    known = torch.from_numpy(default_rng(1).random((60, 60)) < 0.5)
+    known = (known | known.T).fill_diagonal_(False)
+    measured = torch.where(known, truth, 0.0)
+    (x,) = soft_impute(measured, known, (0.1,), rounds=400)
+    value, vector = torch.linalg.eigh(torch.where(known, measured, x))
+    threshold = 0.1 * (measured.square().sum() / known.sum()).sqrt() * 60**0.5
+    again = (vector * value.sign() * (value.abs() - threshold).clamp(min=0)) @ vector.T
+    assert torch.linalg.norm(again - x) < 0.01 * torch.linalg.norm(x)
+    hidden = ~known & ~torch.eye(60, dtype=torch.bool)
+    assert pearsonr(x[hidden], truth[hidden]).statistic > 0.97
+
+
+def test_the_error_of_leaving_a_gene_out_is_that_of_a_fit_without_it() -> None:
+    """The formula that learned_kernel minimises."""
+    k, f = random_kernel(8), random_kernel(8, 1)
+    inverse = torch.linalg.inv(k + 0.3 * torch.eye(8))
+    others = [0, 1, 2, 4, 5, 6, 7]
+    mixture = ridge_mixture(k[others][:, others], k[3:4, others], 0.3)
+    torch.testing.assert_close((inverse @ f)[3] / inverse[3, 3], f[3] - (mixture @ f[others])[0])
+
+
+def grouped(n: int = 40, groups: int = 8, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Profiles that genes of a group share, and similarities: one table that knows the groups, one of nonsense."""
+    random = default_rng(seed)
+    group = np.arange(n) % groups
+    block = random.normal(size=(groups, groups))
+    f = (block + block.T)[group][:, group] + 0.3 * random.normal(size=(n, n))
+    nonsense = (random.permutation(group)[:, None] == random.permutation(group)[None]) * 0.9
+    tables = np.stack([(group[:, None] == group[None]) * 0.9, (nonsense + nonsense.T) / 2])
+    tables[:, np.arange(n), np.arange(n)] = 1.0
+    return torch.from_numpy((f + f.T) / 2).float(), torch.from_numpy(tables).float()
+
+
+def test_a_network_of_nonsense_loses_its_weight() -> None:
+    f, similarity = grouped()
+    weight, sharpness = learned_kernel(similarity, torch.tensor([5.0, 5.0]), f, torch.ones_like(f, dtype=torch.bool))
+    assert float(weight.sum()) == pytest.approx(1.0)
+    assert weight[0] > 0.8
+    assert (sharpness > 0).all()
+
+
+def test_attention_hides_each_gene_from_itself_and_learns_the_groups() -> None:
+    f, similarity = grouped()
+    attention = ProfileAttention(similarity)
+    known = torch.ones_like(f, dtype=torch.bool)
+    before = (f - attention(similarity, hidden=True) @ f).square().mean()
+    attention.learn(similarity, f, known)
+    shares = attention(similarity, hidden=True)
+    assert shares.diagonal().abs().max() == 0
+    assert (f - shares @ f).square().mean() < 0.5 * before
+    assert shares[0, 8::8].sum() > 10 * shares[0, 1::8].sum()  # 0, 8, 16 … are a group
+    # The checks decide which weights stay.
+    start = {name: value.clone() for name, value in attention.state_dict().items()}
+    seen: list[float] = []
+    attention.learn(similarity, f, known, steps=30, check=lambda: seen.append(0.0) or -len(seen))
+    assert len(seen) == 2
+    assert any(not torch.equal(value, start[name]) for name, value in attention.state_dict().items())
+
+
+def test_profile_kernel() -> None:
+    f = random_kernel(6) - 0.5 * torch.eye(6)
+    squared = profile_kernel(f, power=2.0)
+    torch.testing.assert_close(squared, f @ f / (f @ f).diagonal().mean())
+    assert float(profile_kernel(f).diagonal().mean()) == pytest.approx(1.0)
+    assert not profile_kernel(torch.zeros(3, 3)).any()
+
+
+def test_settings_without_a_network_keep_the_profiles() -> None:
+    profile, scale = random_kernel(5), torch.ones(5).double()
+    found = ProcessSettings(own=0.0).kernel(profile, torch.zeros(5, 5).double(), scale)
+    torch.testing.assert_close(found, profile)
+
+
+def test_triples_are_sums_of_products() -> None:
+    term = TripleTerm(random_kernel(5))
+    row, gene = torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0, 1, 2, 4, 3, 4])
+    found = term.features(row, gene, 3)
+    phi = term.direction
+    expected = sum(phi[a] * phi[b] * phi[c] for a, b, c in itertools.combinations([0, 1, 2, 4], 3))
+    torch.testing.assert_close(found[0], expected)
+    assert found[1:].abs().max() < 1e-12  # a pair and the wild type have no triple
+
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NAMES = [f"G{k:02d}" for k in range(60)]
+
+
+def planted(triples: bool = False) -> tuple[CellGraph, BoundScreen]:
+    """Twelve groups of five genes: pairs interact as their groups do; a network joins the genes of a group."""
+    random = default_rng(3)
+    group = np.arange(60) % 12
+    block = random.normal(size=(12, 12))
+    truth = (block + block.T)[group][:, group]
+    same = np.array([(i, j) for i in range(60) for j in range(60) if i != j and group[i] == group[j]]).T
+    graph = CellGraph(NAMES, {"module": torch.from_numpy(same)})
+    sets = list(itertools.combinations(range(60), 2))
+    if triples:
+        sets = [tuple(sorted(random.choice(60, 3, replace=False))) for _ in range(1500)]
+    y = [sum(truth[g, h] for g, h in itertools.combinations(s, 2)) + 0.5 * random.normal() for s in sets]
+    return graph, Screen([[NAMES[g] for g in s] for s in sets], {"f": y}).bind(graph)
+
+
+def correlation(model: baselines.Baseline, screen: BoundScreen, rows: np.ndarray) -> float:
+    return float(pearsonr(model.predict(screen, rows)[:, 0], screen.values[rows, 0]).statistic)
+
+
+@pytest.mark.parametrize("triples", [False, True])
+def test_pair_gp_on_random_genotypes(triples: bool) -> None:
+    graph, screen = planted(triples)
+    rows = default_rng(0).permutation(len(screen))
+    train, val, test = np.split(rows, [len(rows) // 2, len(rows) // 2 + 200])
+    score = {}
+    for name in ("additive", "soft-impute", "pair-gp"):
+        model = baselines.create(name, graph).fit(screen, train, screen.values[train], (val, screen.values[val]))
+        score[name] = correlation(model, screen, test)
+    assert score["additive"] < score["soft-impute"] < score["pair-gp"]
+    assert score["pair-gp"] > 0.9
+
+
+@pytest.mark.parametrize("name", ["pair-gp", "profile-propagation"])
+def test_unseen_genes_take_the_profiles_of_their_neighbours(name: str) -> None:
+    graph, screen = planted()
+    genes = screen.indices.numpy().reshape(-1, 2)
+    unseen = np.arange(0, 60, 7)
+    new = np.isin(genes, unseen).any(1)
+    train, rest = np.flatnonzero(~new), np.flatnonzero(new)
+    model = baselines.create(name, graph).fit(screen, train, screen.values[train])
+    assert correlation(model, screen, rest) > 0.85
+    both = np.flatnonzero(np.isin(genes, unseen).all(1))
+    assert correlation(model, screen, both) > 0.7
+    shuffled = CellGraph([NAMES[k] for k in default_rng(0).permutation(60)], graph.relations)
+    moved = Screen([[NAMES[g] for g in pair] for pair in genes], {"f": screen.values[:, 0].numpy()}).bind(shuffled)
+    wrong = baselines.create(name, shuffled).fit(moved, train, moved.values[train])
+    assert abs(correlation(wrong, moved, rest)) < 0.3  # networks given to permuted genes say nothing
+
+
+def test_deviation_is_larger_where_less_was_measured() -> None:
+    graph, screen = planted()
+    genes = screen.indices.numpy().reshape(-1, 2)
+    train = np.flatnonzero((genes > 0).all(1) | (genes[:, 1] > 40))  # gene 0 is measured with few others
+    model = baselines.create("pair-gp", graph, relations=[]).fit(screen, train, screen.values[train])
+    of_0 = np.flatnonzero((genes[:, 0] == 0) & (genes[:, 1] < 41))
+    others = np.flatnonzero((genes[:, 0] > 0) & (genes[:, 1] < 41))
+    assert model.deviation(screen, of_0).mean() > 1.2 * model.deviation(screen, others).mean()
+    alone = np.flatnonzero((genes > 40).all(1))
+    less = baselines.create("pair-gp", graph).fit(screen, alone, screen.values[alone])
+    with pytest.raises(BaselineError, match="the deviation is known only for genes that training rows delete"):
+        less.deviation(screen, of_0)
+
+
+def test_settings_are_chosen_by_the_validation_part_alone() -> None:
+    graph, screen = planted()
+    rows = default_rng(0).permutation(len(screen))
+    train, val = rows[:800], rows[800:1000]
+    fit = baselines.create("pair-gp", graph).fit
+    chosen = fit(screen, train, screen.values[train], (val, screen.values[val]))
+    default = baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
+    assert default.settings == ProcessSettings()
+    given = {"network": chosen.settings.network, "noise": chosen.settings.noise}
+    again = baselines.create("pair-gp", graph, **given, scale_power=chosen.settings.scale_power)
+    again.fit(screen, train, screen.values[train])
+    rest = rows[1000:]
+    torch.testing.assert_close(again.predict(screen, rest), chosen.predict(screen, rest))  # no label of val was fitted
+    assert correlation(chosen, screen, val) >= correlation(default, screen, val)
+    with pytest.raises(LabelError, match="validation label 0 is nan"):
+        fit(screen, train, screen.values[train], (val, torch.full((200, 1), float("nan"))))
+
+
+def test_tables_of_similarities() -> None:
+    graph, _ = planted()
+    wide = torch.randn(60, 70)
+    graph = CellGraph(graph.genes, graph.relations, features={"phenotypes": wide, "degree": torch.ones(60, 1)})
+    found = Similarities.of(graph, torch.arange(10))
+    assert found.names == ("module", "phenotypes", "phenotypes, 50 directions")
+    own = found.to(found)
+    torch.testing.assert_close(own.diagonal(dim1=1, dim2=2), torch.ones(3, 10))
+    torch.testing.assert_close(own[1], torch.corrcoef(wide[:10]), atol=0.3, rtol=0.0)
+    torch.testing.assert_close(kernel(own, found.sharpness).diagonal(), torch.ones(10))
+    assert Similarities.of(graph, torch.arange(3), ["module"], []).names == ("module",)
+    with pytest.raises(ModelError, match="the graph has no relation 'modul'; it has module"):
+        Similarities.of(graph, torch.arange(3), ["modul"])
+    with pytest.raises(ModelError, match="the graph has no feature 'x'; it has phenotypes, degree"):
+        Similarities.of(graph, torch.arange(3), features=["x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("pair-gp", {"network": 1.5}, "network is 1.5, but it must be between 0 and 1"),
+        ("pair-gp", {"noise": -1.0}, "noise is -1.0, but it must be positive"),
+        ("pair-gp", {"weights": "best"}, "weights is 'best'; use learned or mean"),
+        ("profile-propagation", {"method": "all"}, "method is 'all'; use ridge, attention or both"),
+        ("soft-impute", {"threshold": 0.0}, "threshold is 0.0, but it must be positive"),
+        ("soft-impute", {"device": "tpu"}, "device is 'tpu'; use auto, cpu or cuda"),
+    ],
+)
+def test_bad_options(name: str, options: dict[str, object], text: str) -> None:
+    with pytest.raises(BaselineError, match=text):
+        baselines.create(name, planted()[0], **options)
