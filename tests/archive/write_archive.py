@@ -101,7 +101,7 @@ def write_run(folder: Path) -> None:
         names = [[a, b] for i, a in enumerate(GENES) for b in GENES[:i]]
         Screen(names, {"fitness": [k / 8 for k in range(len(names))]}).save("my.parquet")
         words = ["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"]
-        words += ["model=hetero-small", "model.options.channels=2", "model.options.layers=1", "run_dir=run"]
+        words += ["model=hetero-small", "model.options.channels=2", "model.options.messages.layers=1", "run_dir=run"]
         words += ["trainer.accelerator=cpu", "trainer.max_epochs=30", "trainer.progress_bar=false", "optimizer.lr=0.05"]
         words += ["loader.batch_size=4", "scheduler.warmup_steps=3", "trainer.baselines=[mean]"]
         train(compose(words), say=lambda _: None)

@@ -30,7 +30,7 @@ class ConstantModel(CellModel):
         self.unused = nn.Parameter(torch.zeros(outputs))
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """See the formula above."""
+        """Predict 0 for every sample."""
         del encoded
         return Prediction((0 * self.unused).expand(batch.num_samples, -1))
 
@@ -54,7 +54,7 @@ class AdditiveModel(CellModel):
         self.effect = nn.Parameter(torch.zeros(graph.num_genes, outputs))
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """See the formula above."""
+        """Add up the effects of each sample's deleted genes."""
         del encoded
         batch, weight = batch.effects()
         effects = self.effect[batch.perturbation_indices]

@@ -36,7 +36,6 @@ class GeneToReaction(nn.Module):
         self.operator = SparseOperator.from_edge_index(pairs, num_genes, metabolism.num_reactions)
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
-        """See the formula above."""
         if not view.graded:
             return spmm(self.operator, x, scale_in=view.keep, scale_out=view.reactions_alive, reduce="mean")
         kind = accumulator(x.dtype)

@@ -84,7 +84,7 @@ class ReactionMetaboliteConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.LayerNorm)):
                 module.reset_parameters()
@@ -94,7 +94,6 @@ class ReactionMetaboliteConv(nn.Module):
             nn.init.xavier_uniform_(self.attention_in)
 
     def forward(self, view: PerturbedGraphs, h: Tensor) -> Tensor:
-        """See the formula above."""
         alive = view.reactions_alive
         if self.heads:
             h = torch.where(alive.unsqueeze(-1), h, h.new_zeros(()))  # V_1 and V_3 would learn from dead rows, too

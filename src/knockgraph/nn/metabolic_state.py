@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.graph import Metabolism
-from knockgraph.nn import GeneToReaction, ReactionMetaboliteConv
 from knockgraph.nn.attention_pooling import AttentionPooling
+from knockgraph.nn.gene_to_reaction import GeneToReaction
+from knockgraph.nn.reaction_metabolite_conv import ReactionMetaboliteConv
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -57,7 +58,7 @@ class MetabolicState(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         nn.init.normal_(self.embedding)
         nn.init.normal_(self.growth)
         self.linear.reset_parameters()
@@ -67,7 +68,6 @@ class MetabolicState(nn.Module):
         self.pool.reset_parameters()
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
-        """See the formula above."""
         alive = view.reactions_alive
         own = self.embedding + self.w_growth.unsqueeze(1) * self.growth
         h = self.linear(self.from_genes(view, x)) + own.unsqueeze(1)

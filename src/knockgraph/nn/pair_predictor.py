@@ -37,13 +37,12 @@ class PairPredictor(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
 
     def forward(self, x: Tensor, batch: PerturbationBatch) -> Tensor:
-        """See the formula above."""
         batch, weight = batch.effects()
         sample = batch.perturbation_indices_batch
         with torch.autocast(x.device.type, enabled=False):

@@ -53,7 +53,7 @@ class HyperSAGNN(nn.Module):
         if channels % heads:
             raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
         if most_deletions is not None and most_deletions < 1:
-            raise ModelError(f"most_deletions={most_deletions}, but it is at least 1, or None for any size")
+            raise ModelError(f"most_deletions={most_deletions}, but it must be at least 1, or None for any size")
         self.heads = heads
         self.most_deletions = most_deletions
         self.static = nn.Sequential(nn.Linear(channels, channels), nn.ReLU())
@@ -63,14 +63,13 @@ class HyperSAGNN(nn.Module):
         self.score = nn.Linear(channels, outputs)
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
         nn.init.zeros_(self.rezero)
 
     def forward(self, x: Tensor, batch: PerturbationBatch) -> Tensor:
-        """See the formula above."""
         batch, weight = batch.effects()
         ptr, sample = batch.perturbation_indices_ptr, batch.perturbation_indices_batch
         samples, total = batch.num_columns, len(sample)
@@ -132,7 +131,7 @@ class HyperSAGNN(nn.Module):
         logits = logits.masked_fill(~other, torch.finfo(logits.dtype).min)
         weight = torch.where(other, logits.softmax(-1), logits.new_zeros(()))
         mixed = (weight.to(v.dtype) @ v).transpose(1, 2).flatten(2)
-        # Without anybody to attend to not even the bias of the output map is added.
+        # A lone gene skips the output projection, bias included.
         added = out(mixed) if reach is None else reach * out(mixed)
         return torch.where(other.any(-1).transpose(1, 2), added, added.new_zeros(()))
 
