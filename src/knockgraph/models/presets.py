@@ -67,14 +67,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 # What the presets of the hetero model were before it had a residual path; runs of that time name them.
 _BEFORE_RESIDUAL: dict[str, dict[str, Any]] = {
-    "small": {
-        "channels": 32,
-        "layers": 1,
-        "conv": "sage",
-        "aggregation": "sum",
-        "activation": "relu",
-        "local": False,
-    },
+    "small": {"channels": 32, "layers": 1, "conv": "sage", "aggregation": "sum", "activation": "relu", "local": False},
     "pairs": {
         "channels": 64,
         "layers": 1,
