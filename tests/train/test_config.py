@@ -100,7 +100,10 @@ PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
         # what does not go together
         ("task=classification", "config key 'loss': task=classification needs loss=bce"),
         ("loss=bce", "config key 'loss': task=regression needs loss=mse or loss=log-cosh"),
-        ("loss=os:system", "config key 'loss.name': the loss 'os:system' cannot be used: it is not a class that derives"),
+        (
+            "loss=os:system",
+            "config key 'loss.name': the loss 'os:system' cannot be used: it is not a class that derives",
+        ),
         # what is no override
         ("trainer.max_epochs", "the overrides cannot be applied: .*--cfg"),
         ("trainer.max_epochs={", "the overrides cannot be applied"),
