@@ -37,6 +37,16 @@ def check_options(what: str, kind: type, options: Mapping[str, Any], error: type
             raise error(f"{what}: the option {name} is {value!r}, but {in_words(hints[name])} is needed")
 
 
+def takes(name: str, kind: type) -> bool:
+    """Whether the class has such an option.
+
+    >>> takes("size", type("Box", (), {"__init__": lambda self, size=1: None}))
+    True
+    """
+    parameters = inspect.signature(kind).parameters
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
 def _hints(kind: type) -> dict[str, Any]:
     """The types of the options; empty if a signature names types that are not imported at run time."""
     try:

@@ -6,11 +6,12 @@ import contextlib
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,12 +25,16 @@ from knockgraph.screen.genotypes import as_text, parse
 from knockgraph.train import memory
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.run import Say, load_task
-from knockgraph.train.task import Task, named
-from knockgraph.words import counted
+from knockgraph.train.task import MOST_NAMED, Task, named
+from knockgraph.words import counted, listed
 
 _MOST_SHOWN = 20
 _TEXT = {".csv": ",", ".tsv": "\t"}
+_MOST_WAITING = 65_536  # predictions that are kept before they are written
 _SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
+
+Batches = Iterator[tuple[list[tuple[int, ...]], npt.NDArray[np.float64]]]
+"""Genotypes, and what is predicted for them, ``[genotypes, phenotypes]``."""
 
 
 def predict(
@@ -42,7 +47,7 @@ def predict(
     all_triples: Path | None = None,
     batch_size: int | None = None,
     strategy: str | None = None,
-    which: str = "best-mse",
+    which: str = "best-error",
     device: str = "cpu",
     say: Say = print,
 ) -> dict[str, Any]:
@@ -69,18 +74,32 @@ def predict(
     genotypes, total = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if output is None and total > _MOST_SHOWN:
         raise KnockgraphError(f"{total:,} genotypes are too many to print; write them to a file with -o FILE")
+    if output is None and len(task.phenotypes) > MOST_NAMED:
+        many = counted(len(task.phenotypes), "phenotype")
+        raise KnockgraphError(f"{many} are too many to print; write them to a file with -o FILE")
     size = batch_size or choose_batch_size(task, graph.num_genes, total)
-    name = f"predicted_{config.data.phenotype}" + ("_probability" if task.classes else "")
-    written = 0
+    names = [f"predicted_{name}" + ("_probability" if task.classes else "") for name in task.phenotypes]
+    batches = _batches(task, genotypes, graph.num_genes, size)
     if output is None:
-        for indices, values in _batches(task, genotypes, graph.num_genes, size):
-            for row, value in zip(indices, values, strict=True):
-                say(f"{'+'.join(graph.genes[g] for g in row) or WILD_TYPE}\t{value:.6g}")
-                written += 1
+        written = _print(graph, task.phenotypes, batches, say)
     else:
-        written = _stream(output, graph, name, _batches(task, genotypes, graph.num_genes, size))
-        say(f"wrote {output}: {counted(written, 'genotype')}, column {name}")
-    return {"genotypes": written, "batch_size": size, "column": name, "output": None if output is None else str(output)}
+        written = _stream(output, graph, names, batches)
+        say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
+    about = {"column": names[0]} if len(names) == 1 else {"columns": names}
+    return {"genotypes": written, "batch_size": size, **about, "output": None if output is None else str(output)}
+
+
+def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: Say) -> int:
+    """A line for each genotype, its predictions behind it; the names of several phenotypes in the first line."""
+    if len(phenotypes) > 1:
+        say("\t".join(["genotype", *phenotypes]))
+    written = 0
+    for indices, values in batches:
+        for row, predicted in zip(indices, values.tolist(), strict=True):
+            genotype = "+".join(graph.genes[g] for g in row) or WILD_TYPE
+            say("\t".join([genotype, *(f"{value:.6g}" for value in predicted)]))
+            written += 1
+    return written
 
 
 def choose_batch_size(task: Task, num_genes: int, total: int) -> int:
@@ -108,9 +127,7 @@ def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
     return values
 
 
-def _batches(
-    task: Task, genotypes: Iterable[tuple[int, ...]], num_genes: int, size: int
-) -> Iterator[tuple[list[tuple[int, ...]], list[float]]]:
+def _batches(task: Task, genotypes: Iterable[tuple[int, ...]], num_genes: int, size: int) -> Batches:
     task.eval()
     iterator = iter(genotypes)
     while chunk := list(itertools.islice(iterator, size)):
@@ -121,9 +138,9 @@ def _batches(
             task.device,
             lambda: memory.predict_peak(_step(task, num_genes), size, device=task.device),
         ):
-            values = _forward(task, batch)[:, 0].double().cpu()
+            values = _forward(task, batch).double().cpu()
         deleted = torch.tensor([len(genes) for genes in chunk])
-        yield chunk, task.told(values.unsqueeze(1), deleted)[:, 0].tolist()
+        yield chunk, task.told(values, deleted).numpy()
 
 
 def _genotypes(
@@ -187,28 +204,40 @@ def _table(path: Path) -> Screen:
     return read_genotypes(path)
 
 
-def _stream(
-    output: Path, graph: CellGraph, name: str, batches: Iterable[tuple[list[tuple[int, ...]], list[float]]]
-) -> int:
-    """Write batch by batch, so that millions of genotypes never stand in memory together.
+def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Batches) -> int:
+    """Write batch by batch, so that millions of genotypes never stand in memory together: a row for each genotype, a
+    column for each phenotype.
 
     Parquet has the genes of a genotype as a list; text has them joined by +, as screens are read.
     """
     import pyarrow as pa
 
     text = output.suffix != ".parquet"
-    schema = pa.schema([("genotype", pa.string() if text else pa.list_(pa.string())), (name, pa.float64())])
+    kinds = [("genotype", pa.string() if text else pa.list_(pa.string())), *((name, pa.float64()) for name in columns)]
+    schema = pa.schema(kinds)
     names = graph.genes.names
+    most = max(_MOST_WAITING // len(columns), 1)
     written = 0
     with atomic_write(output) as part, _writer(part, schema, output.suffix) as writer:
-        waiting: list[tuple[Any, float]] = []
-        for rows, values in batches:
-            genotypes = ([names[g] for g in row] for row in rows)
-            told = (as_text(row) if text else row for row in genotypes)
-            waiting.extend(zip(told, values, strict=True))
-            if len(waiting) >= 65_536:
-                written += _flush(writer, schema, name, waiting)
-        written += _flush(writer, schema, name, waiting)
+        genotypes: list[Any] = []
+        values: list[npt.NDArray[np.float64]] = []
+
+        def flush() -> int:
+            count = len(genotypes)
+            if count:
+                table = np.concatenate(values)
+                writer.write_table(pa.table([pa.array(genotypes, schema[0].type), *table.T.copy()], schema=schema))
+            genotypes.clear()
+            values.clear()
+            return count
+
+        for rows, predicted in batches:
+            named_rows = ([names[g] for g in row] for row in rows)
+            genotypes.extend(as_text(row) if text else row for row in named_rows)
+            values.append(predicted)
+            if len(genotypes) >= most:
+                written += flush()
+        written += flush()
     return written
 
 
@@ -220,13 +249,3 @@ def _writer(path: Path, schema: Any, suffix: str) -> Any:
         return ParquetWriter(path, schema)
     options = csv.WriteOptions(delimiter=_TEXT[suffix])
     return csv.CSVWriter(path, schema, write_options=options)
-
-
-def _flush(writer: Any, schema: Any, name: str, waiting: list[tuple[Any, float]]) -> int:
-    import pyarrow as pa
-
-    columns = {"genotype": [row for row, _ in waiting], name: [value for _, value in waiting]}
-    writer.write_table(pa.table(columns, schema=schema))
-    count = len(waiting)
-    waiting.clear()
-    return count

@@ -145,7 +145,7 @@ def test_files_must_be_named() -> None:
     with pytest.raises(ConfigError, match=r"config key 'data\.screen'"):
         compose(["data=files", "data.cell=my.cellgraph"])
     config = compose(["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"])
-    assert (config.data.cell, config.data.screen, config.data.phenotype) == ("my.cellgraph", "my.parquet", "fitness")
+    assert (config.data.cell, config.data.screen, config.data.phenotypes) == ("my.cellgraph", "my.parquet", ["fitness"])
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -256,7 +256,7 @@ TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_char
 def test_round_trip(tmp_path_factory, epochs, lr, accumulate, options, phenotype) -> None:  # type: ignore[no-untyped-def]
     config = Config()
     config.trainer.max_epochs, config.optimizer.lr, config.trainer.accumulate = epochs, lr, accumulate
-    config.model.options, config.data.phenotype = {"residual": True, "input_norm": False, **options}, phenotype
+    config.model.options, config.data.phenotypes = {"residual": True, "input_norm": False, **options}, [phenotype]
     if any(isinstance(v, str) and ("${" in v or v == "???") for v in options.values()):
         return
     path = tmp_path_factory.mktemp("config") / "config.yaml"
@@ -330,10 +330,10 @@ def test_the_command_shows_the_config(command: Callable[..., tuple[str, str]]) -
 )
 def test_yeast_screens_by_name(name: str, task: str, loss: str, phenotype: str, split: str) -> None:
     config = compose([f"data={name}"])
-    assert (config.task, config.loss.name, config.data.phenotype, config.data.split.kind) == (
+    assert (config.task, config.loss.name, config.data.phenotypes, config.data.split.kind) == (
         task,
         loss,
-        phenotype,
+        [phenotype],
         split,
     )
     assert (config.data.cell, config.data.screen) == ("data/yeast-clean.cellgraph", f"data/{name}.parquet")

@@ -99,7 +99,7 @@ def test_two_processes_equal_one_with_twice_the_batch(runs: Runs) -> None:
         load(double / "checkpoints" / LAST)["global_step"] == load(single / "checkpoints" / LAST)["global_step"] == 10
     )
     assert close(weights(single), weights(double), 1e-10)
-    assert close(weights(single, "best-mse"), weights(double, "best-mse"), 1e-10)
+    assert close(weights(single, "best-error"), weights(double, "best-error"), 1e-10)
 
 
 def test_metrics_are_those_of_one_process(runs: Runs) -> None:

@@ -21,8 +21,8 @@ def test_the_store_of_a_run_is_only_read(tmp_path: Path, monkeypatch: pytest.Mon
         return {path: (about.st_ino, about.st_mtime_ns) for path, about in found}
 
     before = files()
-    first = evaluate(directory, "test", "best-mse", lambda _: None)
+    first = evaluate(directory, "test", "best-error", lambda _: None)
     assert files() == before
     shutil.rmtree(directory / "store")
-    assert evaluate(directory, "test", "best-mse", lambda _: None)["predicted"] == first["predicted"]
+    assert evaluate(directory, "test", "best-error", lambda _: None)["predicted"] == first["predicted"]
     assert not (directory / "store").exists()

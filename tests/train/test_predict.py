@@ -44,7 +44,7 @@ def forward(directory: Path, genotypes: list[list[str]]) -> list[float]:
         with torch.no_grad():
             values.append(task(batch).values.double().item())
     values = [v * task.transform.scale.item() + task.transform.center.item() for v in values]
-    known = config.data.phenotype == "gene_interaction"
+    known = config.data.phenotypes == ["gene_interaction"]
     return [0.0 if known and not g else v for g, v in zip(genotypes, values, strict=True)]
 
 
@@ -396,8 +396,8 @@ def test_missing_parts_of_a_run(finished: Path, tmp_path: Path, command: Command
     directory = shutil.copytree(finished, tmp_path / "run")
     (directory / "cell.cellgraph").unlink()
     assert "cannot read" in command("predict", str(directory), "--genes", A, code=1)[1]
-    (directory / "checkpoints" / "best-mse.ckpt").unlink()
-    assert "has no checkpoint 'best-mse'" in command("predict", str(directory), "--genes", A, code=1)[1]
+    (directory / "checkpoints" / "best-error.ckpt").unlink()
+    assert "has no checkpoint 'best-error'" in command("predict", str(directory), "--genes", A, code=1)[1]
     assert (
         "--device 'tpu' is not known" in command("predict", str(finished), "--genes", A, "--device", "tpu", code=1)[1]
     )

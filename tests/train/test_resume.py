@@ -43,7 +43,7 @@ def test_killed_in_the_middle_of_an_epoch(uninterrupted: Path, tmp_path: Path, s
     said = train(directory, "resume=true").stdout
     assert "resuming from" in said
     assert same(weights(uninterrupted), weights(directory))
-    assert same(weights(uninterrupted, "best-mse"), weights(directory, "best-mse"))
+    assert same(weights(uninterrupted, "best-error"), weights(directory, "best-error"))
     # The curves are whole, too; the kill may have come between a checkpoint and the row of its last step.
     for name, least in (("train/loss", 74), ("val/mse", 2)):
         expected, found = (curves(d / "metrics.csv")[name] for d in (uninterrupted, directory))

@@ -279,7 +279,7 @@ def test_classification(run: Run) -> None:
     assert all(0 <= p <= 1 for p in result["predicted"])
     assert set(result["measured"]) == {0.0, 1.0}
     assert len(logged(directory, "val/auroc")) == 1
-    assert (directory / "checkpoints" / "best-pearson.ckpt").is_file()
+    assert (directory / "checkpoints" / "best-score.ckpt").is_file()
 
 
 def test_same_seed_same_run(run: Run) -> None:
@@ -333,7 +333,7 @@ def test_merged_relations_train_and_predict(run: Run, option: str) -> None:
     assert math.isfinite(logged(directory, "val/mse")[-1])
     from knockgraph.evaluate import evaluate
 
-    again = evaluate(directory, "test", "best-mse", lambda _: None)
+    again = evaluate(directory, "test", "best-error", lambda _: None)
     assert again["predicted"] == pytest.approx(json.loads((directory / "result.json").read_text())["predicted"])
 
 
@@ -396,5 +396,5 @@ def test_a_run_with_a_cached_wild_type_predicts_by_its_weights_alone(run: Run) -
         state = load(path)
         state["state_dict"] = {k: v for k, v in state["state_dict"].items() if "wild_type" not in k}
         save(path, state)
-    found = evaluate(directory, "test", "best-mse", lambda _: None)["predicted"]
+    found = evaluate(directory, "test", "best-error", lambda _: None)["predicted"]
     np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -19,7 +19,7 @@ import torch
 
 from knockgraph import registry
 from knockgraph.errors import ConfigError, KnockgraphError
-from knockgraph.evaluate import predict_rows, scorer
+from knockgraph.evaluate import ceiling, predict_rows, scorer
 from knockgraph.files import atomic_write, finite
 from knockgraph.machine import describe_machine
 from knockgraph.models import baselines
@@ -29,6 +29,7 @@ from knockgraph.train.data import TrainingData, load_graph, of_screen
 from knockgraph.train.run import load_task, make_task
 from knockgraph.train.schema import Config
 from knockgraph.train.trainer import make_trainer, quiet
+from knockgraph.words import listed
 
 WARM = 10  # steps in which kernels are compiled and recorded; they do not count for the time per step
 _VALIDATIONS = 20  # per run, unless the user chooses otherwise
@@ -239,7 +240,7 @@ def _conditions(config: Config, data: TrainingData) -> dict[str, Any]:
         "device": "cuda" if config.trainer.accelerator == "gpu" else "cpu",
         "cell": config.data.cell,
         "screen": config.data.screen,
-        "phenotype": config.data.phenotype,
+        "phenotype": listed(data.bound.phenotype_types),
         "split": dict(data.split.about),
         "task": config.task,
         "score": "auroc" if data.classes else "pearson",
@@ -248,7 +249,7 @@ def _conditions(config: Config, data: TrainingData) -> dict[str, Any]:
         "edges": graph.num_edges,
         "experiments": {part: len(rows) for part, rows in data.rows.items()},
         "seed": config.seed,
-        "ceiling": None if data.classes else baselines.reproducibility_ceiling(data.bound),
+        "ceiling": ceiling(data)[0],
     }
 
 
@@ -262,7 +263,7 @@ def _fitted(name: str, data: TrainingData) -> dict[str, Any]:
     except KnockgraphError as error:  # a package is missing, or the graph has no such feature
         return {**line, "skipped": str(error)}
     seconds = time.perf_counter() - start
-    score = scorer(data.classes, data)
+    score = scorer(data)
     found = {
         kind: score(baseline.predict(data.bound, data.rows[part]), data.targets(part))
         for kind, part in (("validation", "val"), ("test", "test"))
@@ -341,7 +342,7 @@ def _run(config: Config, data: TrainingData, clock: Clock) -> dict[str, Any]:
     if best.strategy.placement == "stored":
         best.strategy.store.use(directory / "store")
     prediction = predict_rows(best.to(device), data, "test")
-    return {**found, "test": scorer(data.classes, data)(prediction, data.targets("test"))}
+    return {**found, "test": scorer(data)(prediction, data.targets("test"))}
 
 
 class Clock(pl.Callback):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
     from knockgraph.screen import Screen
 
+_MOST_SHOWN = 20  # phenotypes
 screen_app = typer.Typer(help="Import, inspect and split screens (tables of experiments).", **HELP)
 
 
@@ -167,10 +168,12 @@ def screen_info(
     for heading in ("measured", "missing", "mean", "std", "min", "max"):
         table.add_column(heading, justify="right")
     table.add_column("statistics")
-    for name, f in summary["phenotypes"].items():
+    for name, f in list(summary["phenotypes"].items())[:_MOST_SHOWN]:
         figures = [f"{f[key]:.4g}" if key in f else "–" for key in ("mean", "std", "min", "max")]
         table.add_row(name, f"{f['measured']:,}", f"{f['missing']:,}", *figures, ", ".join(f["statistics"]))
     out.print(table)
+    if len(summary["phenotypes"]) > _MOST_SHOWN:
+        out.print(f"and {len(summary['phenotypes']) - _MOST_SHOWN:,} more phenotypes (all of them: --json FILE)")
     repeated = summary["duplicates"]
     if repeated["genotypes"]:
         some = "1 genotype was" if repeated["genotypes"] == 1 else f"{repeated['genotypes']:,} genotypes were"

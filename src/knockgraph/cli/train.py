@@ -52,13 +52,13 @@ def train(
 
 
 Run = Annotated[Path, typer.Argument(help="A run directory made by 'knockgraph train'.")]
-Which = Annotated[str, typer.Option("--checkpoint", help="best-mse, best-pearson or last.")]
+Which = Annotated[str, typer.Option("--checkpoint", help="best-error, best-score or last.")]
 
 
 def evaluate(
     run: Run,
     part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    checkpoint: Which = "best-mse",
+    checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     html: Html = None,
     json_: Json = None,
@@ -119,7 +119,7 @@ def predict(
         int | None, typer.Option(help="Samples per batch; default: as many as fit the memory.")
     ] = None,
     strategy: Annotated[str, typer.Option(help="Predict with a different strategy from that of training.")] = "",
-    checkpoint: Which = "best-mse",
+    checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json_: Json = None,
 ) -> None:

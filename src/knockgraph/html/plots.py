@@ -87,8 +87,8 @@ def scatter_figure(x: Sequence[float], y: Sequence[float], x_label: str, y_label
     if len(x):
         low, high = min(min(x), min(y)), max(max(x), max(y))
         axes.plot([low, high], [low, high], color="#888888", linewidth=1)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set_xlabel(plain(x_label))
+    axes.set_ylabel(plain(y_label))
     return figure
 
 

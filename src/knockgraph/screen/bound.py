@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +18,7 @@ from knockgraph.errors import GeneListMismatchError, LabelError, ScreenError, Sp
 from knockgraph.screen import ragged
 from knockgraph.screen.batch import PerturbationBatch
 from knockgraph.screen.ragged import Ints
+from knockgraph.words import listed
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
@@ -31,7 +33,7 @@ class BindReport:
     bound: int  #: kept
     unknown_genes: tuple[str, ...] = ()  #: names that the graph does not have (or that mean two of its genes)
     with_unknown_genes: int = 0  #: experiments dropped for such a name
-    without_label: int = 0  #: further experiments dropped for a missing phenotype
+    without_label: int = 0  #: further experiments dropped because none of the phenotypes was measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class BoundScreen:
         indices: int32 ``[total]`` deleted genes, ascending within each experiment.
         ptr: int64 ``[experiments + 1]``.
         experiment: int64 ``[experiments]``, row numbers in the screen.
-        values: float32 ``[experiments, phenotypes]``.
+        values: float32 ``[experiments, phenotypes]``, NaN where a phenotype was not measured; every row has a number.
         stat_values: float32 ``[experiments, statistics]``.
         phenotype_types: Names of the columns of ``values``.
         phenotype_stat_types: Names of the columns of ``stat_values``, ``PHENOTYPE.STATISTIC``.
@@ -180,6 +182,19 @@ def _repeat(values: Tensor, count: Tensor, total: int) -> Tensor:
     return torch.repeat_interleave(values, count, output_size=total)
 
 
+def _chosen(wanted: Sequence[str], known: Collection[str]) -> list[str]:
+    """The names that were asked for; one that no phenotype has may be a pattern such as ``expression_*``."""
+    chosen: dict[str, None] = {}  # each once, in the order in which they were asked for
+    for name in wanted:
+        found = [name] if name in known else [other for other in known if fnmatchcase(other, name)]
+        if not found:
+            raise ScreenError(f"the screen has no phenotype {name!r}; it has {listed(list(known), most=20)}")
+        chosen.update(dict.fromkeys(found))
+    if not chosen:
+        raise ScreenError(f"no phenotype was chosen; the screen has {listed(list(known), most=20)}")
+    return list(chosen)
+
+
 def _upload(rows: Ints, device: torch.device) -> Tensor:
     at = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.int64))
     # Only page-locked memory is copied without waiting for the device.
@@ -189,6 +204,7 @@ def _upload(rows: Ints, device: torch.device) -> Tensor:
 def _float32(values: npt.NDArray[np.float64], rows: Ints, names: Sequence[str]) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
+    single[np.isnan(single)] = np.nan  # one of the many, so that equal labels have equal hashes
     infinite = np.isinf(single)
     if bool(infinite.any()):
         row, column = np.argwhere(infinite)[0].tolist()
@@ -223,11 +239,8 @@ def bind(
     for option, value in (("unknown", unknown), ("missing", missing)):
         if value not in ("error", "drop"):
             raise ScreenError(f"{option}={value!r} is not a policy: use 'error' or 'drop'")
-    chosen = [phenotypes] if isinstance(phenotypes, str) else list(phenotypes or screen.phenotypes)
-    absent = [name for name in chosen if name not in screen.phenotypes]
-    if absent:
-        raise ScreenError(f"the screen has no phenotype {absent[0]!r}; it has {', '.join(screen.phenotypes)}")
-
+    wanted = [phenotypes] if isinstance(phenotypes, str) else phenotypes
+    chosen = list(screen.phenotypes) if wanted is None else _chosen(wanted, screen.phenotypes)
     names = screen.genotypes.names
     found = [graph.genes.find(name) for name in names]
     bad = {name: hits for name, hits in zip(names, found, strict=True) if len(hits) != 1}
@@ -242,19 +255,19 @@ def bind(
     resolved = np.ones(len(screen), dtype=bool)
     resolved[ragged.row_of_entry(screen.genotypes.ptr)[gene < 0]] = False
     values = np.stack([screen.phenotypes[name] for name in chosen], 1)
-    labelled: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).any(1))
+    labelled: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).all(1))
     if missing == "error" and not bool(labelled[resolved].all()):
         n = int((~labelled[resolved]).sum())
         first = int(np.flatnonzero(resolved & ~labelled)[0])
         raise LabelError(
-            f"{n} of {int(resolved.sum())} experiments have no value for {' and '.join(chosen)} (the first is "
+            f"{n} of {int(resolved.sum())} experiments have no value for {listed(chosen, 'or')} (the first is "
             f"experiment {first}); leave them out with missing='drop' (data.missing=drop), or choose another phenotype"
         )
     kept = np.flatnonzero(resolved & labelled)
     if len(kept) == 0 and len(screen):
         raise ScreenError(
             f"nothing is left of {len(screen)} experiments: {int((~resolved).sum())} name an unknown gene, "
-            f"{int((~labelled).sum())} have no value for {' and '.join(chosen)}"
+            f"{int((~labelled).sum())} have no value for {listed(chosen, 'or')}"
         )
     flat, ptr = ragged.positions(screen.genotypes.ptr, kept)
     indices, ptr = ragged.as_sets(gene[flat], ptr, graph.num_genes)  # two names may mean the same gene

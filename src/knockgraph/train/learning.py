@@ -202,7 +202,9 @@ def not_learned(task: Task, epochs: int) -> dict[str, str]:
     if task.validated is None:
         return {}
     prediction, target = (x.double() for x in task.validated)
-    if len(target) < _ENOUGH or bool((target == target[:1]).all()):
+    known = ~target.isnan()
+    labels = float(known.double().sum(0).mean())  # of a phenotype
+    if labels < _ENOUGH or bool((~known | (target == target.nan_to_num(nan=torch.inf).amin(0))).all()):
         return {}
     o, s = task.config.optimizer, task.config.scheduler
     after = f"after {epochs} epoch{'s' * (epochs != 1)}"
@@ -214,18 +216,20 @@ def not_learned(task: Task, epochs: int) -> dict[str, str]:
     value = float(task.trainer.callback_metrics["val/auroc" if task.classes else "val/pearson"])
     if math.isfinite(value) and abs(value - guess) < margin:
         return {
-            "chance": f"{after} the validation {name} is {value:.3f}, which {len(target):,} experiments cannot tell "
+            "chance": f"{after} the validation {name} is {value:.3f}, which {labels:,.0f} experiments cannot tell "
             f"from {guess:g}, the score of guessing; try {_either(tries)}"
         }
     return {}
 
 
 def _chance(target: Tensor, classes: bool) -> tuple[str, float, float]:
-    """Name of the score, what guessing gives, and twice its standard error."""
-    n = len(target)
+    """Name of the score, what guessing gives, and twice its standard error, for a phenotype with as many labels as
+    they have on average: the scores of several phenotypes are no independent trials.
+    """
+    n = float((~target.isnan()).double().sum(0).mean())
     if not classes:
         return "Pearson", 0.0, 2 / math.sqrt(n)
-    positive = int((target > 0.5).sum())
+    positive = float((target > 0.5).double().sum(0).mean())
     return "AUROC", 0.5, 2 * math.sqrt((n + 1) / (12 * positive * (n - positive)))
 
 

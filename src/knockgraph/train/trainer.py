@@ -30,9 +30,9 @@ from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
 from knockgraph.train.schema import Config
 
-_BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
-_BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}
-
+# What is monitored → the file of the best, and whether larger is better.
+_BEST_REGRESSION = {"val/mse": ("best-error.ckpt", False), "val/pearson": ("best-score.ckpt", True)}
+_BEST_CLASSES = {"val/bce": ("best-error.ckpt", False), "val/auroc": ("best-score.ckpt", True)}
 
 Kind = TypeVar("Kind", bound=pl.Callback)
 

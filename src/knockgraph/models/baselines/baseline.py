@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -108,34 +110,39 @@ class Baseline(ABC):
     needs_graph: ClassVar[bool] = False
     validation: tuple[GenotypeRows, Floats] | None = None
     _genes: str | None = None
+    _each: Sequence[Self] = ()  # one for each phenotype, where there are several
 
     def fit(
         self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor] | None = None
     ) -> Self:
-        """Fit on the experiments at ``rows``.
+        """Fit on the experiments at ``rows``; each phenotype on its own, on the labels that it has.
 
         Args:
             screen: The experiments.
             rows: Integers ``[rows]``, positions in ``screen``.
-            values: Their labels, ``[rows, 1]``, in the units of the predictions.
+            values: Their labels, ``[rows, phenotypes]``, in the units of the predictions; NaN where one of
+                several is missing.
             validation: Rows and labels for choosing settings, never used for fitting; without them a baseline uses
                 its defaults.
         """
-        genotypes = GenotypeRows.of(screen, rows)
-        y = _labels("training", values, len(genotypes))
-        if len(genotypes) == 0:
-            raise LabelError("there are no training labels to fit on; check the split")
-        self.validation = None
+        training = _each_phenotype("training", screen, rows, values)
+        if not all(len(y) for _, y in training):
+            what = "there are no training labels" if len(training) == 1 else "a phenotype has no training label"
+            raise LabelError(f"{what} to fit on; check the split")
+        others: list[tuple[GenotypeRows, Floats]] = []
         if validation is not None:
-            others = GenotypeRows.of(screen, validation[0])
-            self.validation = others, _labels("validation", validation[1], len(others))
-        self._fit(genotypes, y)
-        self.validation = None
+            others = _each_phenotype("validation", screen, *validation)
+        self._each = [copy(self) for _ in training] if len(training) > 1 else ()
+        for k, (one, (genotypes, y)) in enumerate(zip(self._each or (self,), training, strict=True)):
+            # A phenotype may have no label in the validation part.
+            one.validation = others[k] if others and (len(training) == 1 or len(others[k][1])) else None
+            one._fit(genotypes, y)
+            one.validation = None
         self._genes = screen.gene_list_hash
         return self
 
     def predict(self, screen: BoundScreen, rows: Ints) -> Tensor:
-        """Predict the experiments at ``rows``: float32 ``[rows, 1]``, on the host."""
+        """Predict the experiments at ``rows``: float32 ``[rows, phenotypes]``, on the host."""
         if self._genes is None:
             raise BaselineError(f"{type(self).__name__} was not fitted; call fit first")
         if screen.gene_list_hash != self._genes:
@@ -143,23 +150,36 @@ class Baseline(ABC):
                 f"{type(self).__name__} was fitted on another gene list (hash {self._genes[:12]}) than this screen is "
                 f"bound to (hash {screen.gene_list_hash[:12]}); bind both to the same graph"
             )
-        return torch.from_numpy(self._predict(GenotypeRows.of(screen, rows)).astype(np.float32)).unsqueeze(1)
+        genotypes = GenotypeRows.of(screen, rows)
+        columns = [one._predict(genotypes).astype(np.float32) for one in self._each or (self,)]
+        return torch.from_numpy(np.stack(columns, 1))
 
     @abstractmethod
-    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None: ...
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        """Fit one phenotype, every row of which has a label."""
 
     @abstractmethod
-    def _predict(self, genotypes: GenotypeRows) -> Floats: ...
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        """Predict it."""
 
 
-def _labels(what: str, values: Tensor, rows: int) -> Floats:
-    if values.shape != (rows, 1):
-        raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{rows}, 1]")
-    if not bool(values.isfinite().all()):
-        row = int((~values.isfinite()).any(1).nonzero()[0])
-        raise LabelError(f"{what} label {row} is {values[row].item()}; drop experiments without a finite label")
-    y: Floats = values.detach().cpu().double().numpy()[:, 0]
-    return y
+def _each_phenotype(what: str, screen: BoundScreen, rows: Ints, values: Tensor) -> list[tuple[GenotypeRows, Floats]]:
+    """For each phenotype, the rows that have a label of it, and those labels."""
+    genotypes = GenotypeRows.of(screen, rows)
+    if values.dim() != 2 or len(values) != len(genotypes) or values.shape[1] == 0:
+        raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, phenotypes]")
+    labels = values.detach().cpu().double().numpy()
+    known = ~np.isnan(labels)
+    bad = np.isinf(labels).any(1) | ~known.any(1)
+    if bool(bad.any()):
+        row = int(np.flatnonzero(bad)[0])
+        shown = labels[row].tolist() if labels.shape[1] > 1 else labels[row, 0]
+        raise LabelError(f"{what} label {row} is {shown}; drop experiments without a finite label")
+    found = []
+    for y, there in zip(labels.T, known.T, strict=True):
+        some = genotypes if there.all() else GenotypeRows.of(screen, np.asarray(rows)[there])
+        found.append((some, np.ascontiguousarray(y[there])))
+    return found
 
 
 class Mean(Baseline):

@@ -52,6 +52,7 @@ def reproducibility_ceiling(
         raise BaselineError(f"the screen has no phenotype {phenotype!r}; it has {', '.join(screen.phenotype_types)}")
     rows = np.arange(len(screen)) if rows is None else np.asarray(rows)
     y = screen.values[:, screen.phenotype_types.index(phenotype)].double().cpu().numpy()[rows]
+    rows, y = rows[~np.isnan(y)], y[~np.isnan(y)]
     reliability = _between_replicates(screen, rows, y)
     if reliability is None:
         reliability = _from_stated_errors(screen, rows, y, phenotype)
