@@ -92,6 +92,10 @@ class BaselineError(KnockgraphError, ValueError):
     """A baseline was given an option or rows that it does not allow, or was used before it was fitted."""
 
 
+class NoDosesError(BaselineError):
+    """A baseline that knows deletions only was given genes with other values."""
+
+
 class MissingPackageError(BaselineError):
     """A baseline needs a package that is not installed."""
 

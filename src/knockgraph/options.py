@@ -8,6 +8,7 @@ import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from knockgraph.errors import KnockgraphError
@@ -16,25 +17,37 @@ _NOT_OPTIONS = ("self", "graph")
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def check_options(what: str, kind: type, options: Mapping[str, Any], error: type[KnockgraphError]) -> None:
+def check_options(
+    what: str, kind: type, options: Mapping[str, Any], error: type[KnockgraphError], under: str = ""
+) -> dict[str, Any]:
     """Refuse an option that ``kind`` does not have, or whose type does not match the signature.
 
     Args:
         what: What to call it in the error, e.g. ``the model hetero``.
         kind: Its class; the cell graph is not an option.
-        options: Name → value.
+        options: Name → value. Where the signature wants a dataclass, a group of options, the value may be a mapping.
         error: The error to raise.
+        under: The group that they are in, with a dot.
+
+    Returns:
+        The same, each group an object of its class.
     """
     parameters = inspect.signature(kind).parameters
     known = [name for name, p in parameters.items() if name not in _NOT_OPTIONS and p.kind not in _ANY]
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     hints = _hints(kind)
+    checked = dict(options)
     for name, value in options.items():
+        hint = hints.get(name, Any)
         if name not in known and not takes_any:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise error(f"{what} has no option {name!r}{did_you_mean(name, known)}; {has}")
-        if not fits(value, hints.get(name, Any)):
-            raise error(f"{what}: the option {name} is {value!r}, but {in_words(hints[name])} is needed")
+            has = f"{under.rstrip('.') or 'it'} has {', '.join(known) or 'none'}"
+            raise error(f"{what} has no option {under + name!r}{did_you_mean(name, known)}; {has}")
+        if is_dataclass(hint) and isinstance(value, Mapping):
+            assert isinstance(hint, type)
+            checked[name] = hint(**check_options(what, hint, value, error, f"{under}{name}."))
+        elif not fits(value, hint):
+            raise error(f"{what}: the option {under}{name} is {value!r}, but {in_words(hint)} is needed")
+    return checked
 
 
 def takes(name: str, kind: type) -> bool:
@@ -107,6 +120,8 @@ def in_words(hint: Any) -> str:
         return " or ".join(in_words(one) for one in arguments)
     if origin is typing.Literal:
         return f"one of {', '.join(map(str, arguments))}"
+    if is_dataclass(hint):
+        return f"a group of options ({', '.join(field.name for field in fields(hint))})"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "nothing (null)"}
     if hint in words:
         return words[hint]

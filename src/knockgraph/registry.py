@@ -77,10 +77,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "node-mask": "knockgraph.strategies.node_mask:NodeMask",
     },
     "convolution": {
-        "gin": "knockgraph.nn.relation_conv:GINRelationConv",
-        "sage": "knockgraph.nn.relation_conv:SAGERelationConv",
-        "gcn": "knockgraph.nn.relation_conv:GCNRelationConv",
-        "gatv2": "knockgraph.nn.relation_conv:GATv2RelationConv",
+        "gin": "knockgraph.nn.conv.gin:GINConv",
+        "sage": "knockgraph.nn.conv.sage:SAGEConv",
+        "gcn": "knockgraph.nn.conv.gcn:GCNConv",
+        "gatv2": "knockgraph.nn.conv.gatv2:GATv2Conv",
     },
     "loss": {
         "mse": "knockgraph.losses.pointwise:MSELoss",
@@ -184,8 +184,8 @@ def create(kind: str, name: str, *arguments: Any, **options: Any) -> Any:
         options: Those of the class.
     """
     found = find(kind, name)
-    check_options(f"the {kind} {name}", found, options, _kind(kind).error)
-    return found(*arguments, **options)
+    checked = check_options(f"the {kind} {name}", found, options, _kind(kind).error)
+    return found(*arguments, **checked)
 
 
 def near(name: str, known: list[str]) -> str:

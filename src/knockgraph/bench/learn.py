@@ -57,26 +57,31 @@ VARIANTS: dict[str, Variant] = {
     "hetero": _hetero("reference settings"),
     "hetero-small": Variant(("model=hetero-small",), "the size for the demo cell"),
     "dango": Variant(("model=dango", "loss=dango"), "with its reconstruction loss"),
-    "sum": _hetero("relations summed", "aggregation=sum"),
-    "mean": _hetero("relations averaged", "aggregation=mean"),
-    "attention": _hetero("self-attention over relations", "aggregation=attention"),
-    "SAGE": _hetero("instead of GIN", "conv=sage"),
-    "GCN": _hetero("instead of GIN", "conv=gcn"),
-    "GATv2": _hetero("instead of GIN", "conv=gatv2"),
-    "local pairs": _hetero("all pairs of deleted genes instead of Hyper-SAGNN", "local=pairs"),
-    "no local": _hetero("without a local predictor", "local=false"),
-    "typed": _hetero("all relations in one typed edge list", "merge=typed"),
+    "sum": _hetero("relations summed", "messages.aggregation=sum"),
+    "mean": _hetero("relations averaged", "messages.aggregation=mean"),
+    "attention": _hetero("self-attention over relations", "messages.aggregation=attention"),
+    "SAGE": _hetero("instead of GIN", "messages.conv=sage"),
+    "GCN": _hetero("instead of GIN", "messages.conv=gcn"),
+    "GATv2": _hetero("instead of GIN", "messages.conv=gatv2"),
+    "local pairs": _hetero("all pairs of deleted genes instead of Hyper-SAGNN", "readout.local=pairs"),
+    "no local": _hetero("without a local predictor", "readout.local=false"),
+    "typed": _hetero("all relations in one typed edge list", "messages.merge=typed"),
     "float32": Variant(("model=hetero", "trainer.precision=32-true"), "reference settings, no half precision"),
 }
 
-_SMALL = ("model=hetero", "model.options.channels=16", "model.options.layers=2", "model.options.mlp_layers=2")
+_SMALL = (
+    "model=hetero",
+    "model.options.channels=16",
+    "model.options.messages.layers=2",
+    "model.options.messages.mlp_layers=2",
+)
 MATRIX: dict[str, Variant] = {
     f"{conv}, {aggregation}, {local}": Variant(
         (
             *_SMALL,
-            f"model.options.conv={conv}",
-            f"model.options.aggregation={aggregation}",
-            f"model.options.local={'false' if local == 'none' else local}",
+            f"model.options.messages.conv={conv}",
+            f"model.options.messages.aggregation={aggregation}",
+            f"model.options.readout.local={'false' if local == 'none' else local}",
         )
     )
     for conv, aggregation, local in itertools.product(
@@ -339,8 +344,7 @@ def _run(config: Config, data: TrainingData, clock: Clock) -> dict[str, Any]:
     del task, trainer
     _free()
     _, best = load_task(directory)
-    if best.strategy.placement == "stored":
-        best.strategy.store.use(directory / "store")
+    best.strategy.open(directory / "store")
     prediction = predict_rows(best.to(device), data, "test")
     return {**found, "test": scorer(data)(prediction, data.targets("test"))}
 

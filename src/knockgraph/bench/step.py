@@ -23,12 +23,12 @@ from knockgraph.graph import CellGraph
 from knockgraph.machine import describe_machine
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
+from knockgraph.models.presets import merged
 from knockgraph.screen import BoundScreen, PerturbationBatch
 from knockgraph.strategies import Strategy
 from knockgraph.train.memory import is_out_of_memory, predict_peak
 
 PARTS = ("forward", "loss", "backward", "clipping", "optimizer")
-_REFERENCE = models.PRESETS["hetero"]["reference"]
 
 
 @dataclass(frozen=True)
@@ -70,22 +70,30 @@ VARIANTS: dict[str, Variant] = {
     "hetero, eager": Variant(options=PLAIN, replay=False, about="node-mask, nothing fused, nothing replayed"),
     "dango, published": Variant("published-dango", half=False, replay=False, about="float32, eager, dense matrices"),
     "dango": Variant("dango", about="optimised like our model"),
-    "one relation": _hetero("the physical one alone", relations=1),
-    "typed": _hetero("all relations in one typed edge list", merge="typed"),
+    "one relation": _hetero("the physical one alone", messages={"relations": 1}),
+    "typed": _hetero("all relations in one typed edge list", messages={"merge": "typed"}),
     "STRING merged": Variant(merge={"string": ["string*"]}, about="its channels as one relation"),
-    "metabolism": _hetero("with reactions and metabolites", metabolism=True),
+    "metabolism": _hetero("with reactions and metabolites", metabolism={"enabled": True}),
     "cached wild type": Variant(
-        options={"wild_type": "cached-epoch"}, replay=False, about="from the start of the epoch: an approximation"
+        options={"readout": {"wild_type": "cached-epoch"}},
+        replay=False,
+        about="from the start of the epoch: an approximation",
     ),
-    "sum": _hetero("relations summed", aggregation="sum"),
-    "mean": _hetero("relations averaged", aggregation="mean"),
-    "attention": _hetero("self-attention over relations", aggregation="attention"),
-    "SAGE": _hetero("instead of GIN", conv="sage"),
-    "GCN": _hetero("instead of GIN", conv="gcn"),
-    "GATv2": _hetero("instead of GIN", conv="gatv2"),
-    "SAGE, edge masks": Variant(options={"conv": "sage", **PLAIN}, strategy="device-vectorized", replay=False),
-    "GCN, edge masks": Variant(options={"conv": "gcn", **PLAIN}, strategy="device-vectorized", replay=False),
-    "GATv2, edge masks": Variant(options={"conv": "gatv2", **PLAIN}, strategy="device-vectorized", replay=False),
+    "sum": _hetero("relations summed", messages={"aggregation": "sum"}),
+    "mean": _hetero("relations averaged", messages={"aggregation": "mean"}),
+    "attention": _hetero("self-attention over relations", messages={"aggregation": "attention"}),
+    "SAGE": _hetero("instead of GIN", messages={"conv": "sage"}),
+    "GCN": _hetero("instead of GIN", messages={"conv": "gcn"}),
+    "GATv2": _hetero("instead of GIN", messages={"conv": "gatv2"}),
+    "SAGE, edge masks": Variant(
+        options={"messages": {"conv": "sage"}, **PLAIN}, strategy="device-vectorized", replay=False
+    ),
+    "GCN, edge masks": Variant(
+        options={"messages": {"conv": "gcn"}, **PLAIN}, strategy="device-vectorized", replay=False
+    ),
+    "GATv2, edge masks": Variant(
+        options={"messages": {"conv": "gatv2"}, **PLAIN}, strategy="device-vectorized", replay=False
+    ),
 }
 
 
@@ -221,7 +229,7 @@ class _Step:
         if variant.replay and can_be_graphed(self.model, self.strategy, self.device):
             most = max(len(b.perturbation_indices) for b in self.batches)
             with self._autocast():
-                self.graphed = GraphedModel(self.model, self.strategy, size, most)  # type: ignore[arg-type]
+                self.graphed = GraphedModel(self.model, self.strategy, size, most)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
@@ -333,8 +341,8 @@ def _model(variant: Variant, graph: CellGraph, settings: dict[str, int]) -> Cell
         return PublishedDango(graph, channels=settings["channels"])
     if variant.model == "dango":
         return models.create("dango", graph, channels=settings["channels"])
-    options = {**_REFERENCE, **settings, **variant.options}
-    if isinstance(options.get("relations"), int):
+    options = merged({"channels": settings["channels"], "messages": {"layers": settings["layers"]}}, variant.options)
+    if isinstance(options["messages"].get("relations"), int):
         wanted = "physical" if "physical" in graph.relations else next(iter(graph.relations))
-        options["relations"] = [wanted]
-    return models.create("hetero", graph, **options)
+        options["messages"]["relations"] = [wanted]
+    return models.create("hetero", graph, preset="reference", **options)

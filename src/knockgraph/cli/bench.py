@@ -190,7 +190,7 @@ def bench_learn(
     only: Annotated[list[str] | None, typer.Option(help="Train this variant; may be repeated.")] = None,
     variant: Annotated[
         list[str] | None,
-        typer.Option(help="Train your own: 'name: model=hetero model.options.conv=sage'; may be repeated."),
+        typer.Option(help="Train your own: 'name: model=hetero model.options.messages.conv=sage'; may be repeated."),
     ] = None,
     matrix: Annotated[
         bool, typer.Option("--matrix", help="Every convolution × aggregation × local predictor, as small models.")

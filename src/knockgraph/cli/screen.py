@@ -160,10 +160,14 @@ def screen_info(
     summary["names"] = len(screen.genotypes.names)
     genes = f"{summary['names']:,} gene names" if cell is None else f"{summary['genes']:,} genes"
     deletions = ", ".join(f"{count:,} with {size}" for size, count in summary["deletions"].items())
+    doses = summary["doses"]
     out.print(
         Text(f"{file}:", "bold"),
-        f"{counted(summary['experiments'], 'experiment')} on {genes}; deletions: {deletions}",
+        f"{counted(summary['experiments'], 'experiment')} on {genes}; "
+        f"{'deletions' if doses is None else 'perturbations'}: {deletions}",
     )
+    if doses is not None:
+        out.print(f"{doses['entries']:,} of them with a value, {doses['min']:g} to {doses['max']:g}, not deleted")
     table = Table("phenotype", box=None, pad_edge=False)
     for heading in ("measured", "missing", "mean", "std", "min", "max"):
         table.add_column(heading, justify="right")

@@ -106,7 +106,8 @@ def predict(
         typer.Option("-o", "--output", callback=writable, help="A .parquet, .csv or .tsv file to write."),
     ] = None,
     genes: Annotated[
-        list[str] | None, typer.Option(help="One genotype: gene names joined by + or commas; repeatable.")
+        list[str] | None,
+        typer.Option(help="One genotype: genes joined by + or commas, GENE=0.3 if not deleted; repeatable."),
     ] = None,
     screen: Annotated[
         Path | None, typer.Option(help="A screen file, or a table (CSV, TSV, Parquet) with genotypes.")

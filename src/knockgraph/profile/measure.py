@@ -26,6 +26,7 @@ from knockgraph.profile.lightning import PhaseProfiler
 from knockgraph.profile.modules import module_times
 from knockgraph.profile.window import Stopwatch, TraceRecorder, Window, steps_per_epoch
 from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies import placement
 from knockgraph.train import memory
 from knockgraph.train.checkpoints import Checkpoints
 from knockgraph.train.data import TrainingData
@@ -54,7 +55,7 @@ class Workbench:
         self.directory = directory or Path(self._folder.name)
         self.config = copy.deepcopy(config)
         t = self.config.trainer
-        if t.devices * t.num_nodes > 1 and config.strategy.name.startswith("stored-") and directory is None:
+        if t.devices * t.num_nodes > 1 and placement(config.strategy.name) == "stored" and directory is None:
             raise KnockgraphError(f"{t.devices * t.num_nodes} processes need run_dir=DIRECTORY to share what is stored")
         t.progress_bar, t.early_stopping, t.profile = False, None, "off"
         if self.config.scheduler.name == "plateau":

@@ -10,6 +10,7 @@ A table for a screen::
 
     genotype,PHENOTYPE,…,PHENOTYPE.STATISTIC,…,source
     YAL001C+YBR002C,-0.12                               genes joined by + (or , | ;)
+    YAL001C=0.3+YBR002C,-0.05                           turned down to 0.3 instead of deleted
     WT,0.0                                              the wild type; an empty cell is an error
 """
 

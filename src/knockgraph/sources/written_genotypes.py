@@ -10,7 +10,7 @@ import numpy.typing as npt
 from knockgraph.errors import ScreenError
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import Genotypes
-from knockgraph.screen.genotypes import parse
+from knockgraph.screen.genotypes import name_and_value, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +60,9 @@ class WrittenGenotypes:
         if not lists:
             names = [name.strip() for name in names]
             codes, size = self._without_wild_type(column, names, codes, size)
+        for code, name in enumerate(names):
+            if "=" in name and name not in self._code:
+                self._check_value(name, code, codes, size)
         known = np.array([self._code.setdefault(name, len(self._code)) for name in names] or [0], dtype=np.int32)
         self._codes.append(known[codes])
         self._sizes.append(size)
@@ -75,7 +78,7 @@ class WrittenGenotypes:
         np.cumsum(ptr, out=ptr)
         codes = np.concatenate([*self._codes, np.empty(0, dtype=np.int32)])
         self._codes.clear()
-        return Genotypes(tuple(self._code), codes, ptr)
+        return Genotypes.from_entries(tuple(self._code), codes, ptr)
 
     @staticmethod
     def _split(column: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -109,6 +112,13 @@ class WrittenGenotypes:
         keep = np.ones(len(codes), dtype=bool)
         keep[start[wild]] = False
         return codes[keep], np.where(wild, 0, size).astype(np.int32)
+
+    def _check_value(self, name: str, code: int, codes: npt.NDArray[np.int32], size: npt.NDArray[np.int32]) -> None:
+        try:
+            name_and_value(name)
+        except ScreenError as error:
+            row = self._row_of(int((codes == code).argmax()), size)
+            raise ScreenError(f"data row {row}: {error}") from error
 
     def _row_of(self, entry: int, size: npt.NDArray[np.int32]) -> int:
         """The number, from 1, of the experiment that an entry of this block belongs to."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import Any
 
 from knockgraph import registry
-from knockgraph.errors import BaselineError, MissingPackageError
+from knockgraph.errors import BaselineError, MissingPackageError, NoDosesError
 from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Baseline, Mean
 from knockgraph.models.baselines.boosting import Boosting
@@ -47,6 +47,7 @@ __all__ = [
     "LowRank",
     "Mean",
     "MissingPackageError",
+    "NoDosesError",
     "PairGP",
     "ProfilePropagation",
     "RidgePairs",

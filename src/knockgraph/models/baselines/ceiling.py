@@ -61,7 +61,10 @@ def reproducibility_ceiling(
 
 def _between_replicates(screen: BoundScreen, rows: Ints, y: Floats) -> float | None:
     genotypes = GenotypeRows.of(screen, rows)
-    group = ragged.same_set(genotypes.genes, genotypes.ptr, max(screen.num_genes, 1))
+    codes, most = genotypes.genes, screen.num_genes
+    if genotypes.effect is not None:
+        codes, most = ragged.valued_codes(codes, genotypes.effect), len(codes)
+    group = ragged.same_set(codes, genotypes.ptr, max(most, 1))
     repeated = np.bincount(group)[group] > 1 if len(group) else np.zeros(0, dtype=bool)
     _, group, count = np.unique(group[repeated], return_inverse=True, return_counts=True)
     if len(count) < _FEWEST:

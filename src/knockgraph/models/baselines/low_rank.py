@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -26,6 +26,8 @@ class LowRank(Baseline):
     regression, solved exactly; a sweep over all genes never increases the objective. The start is random, by ``seed``;
     the same seed gives the same fit.
 
+    A gene with the value :math:`d` counts :math:`w = 1 - d` times, a pair :math:`w_g w_h` times.
+
     Args:
         rank: :math:`k`.
         ridge: :math:`\lambda_u`.
@@ -34,6 +36,8 @@ class LowRank(Baseline):
         tolerance: Stop when a sweep lowers the objective by less than this share of it.
         seed: Of the start.
     """
+
+    doses = True
 
     def __init__(
         self,
@@ -73,11 +77,14 @@ class LowRank(Baseline):
         by_gene = np.argsort(genotypes.genes, kind="stable")
         count = np.bincount(genotypes.genes, minlength=genotypes.num_genes)[genes]
         rows_of = torch.split(torch.from_numpy(genotypes.row[by_gene]), count.tolist()) if len(genes) else ()
+        effects: Sequence[Tensor | None] = [None] * len(genes)
+        if genotypes.effect is not None and len(genes):
+            effects = torch.split(torch.from_numpy(genotypes.effect[by_gene]).unsqueeze(1), count.tolist())
         objective = float("inf")
         with _one_thread():
             for _ in range(self.max_sweeps):
-                for gene, rows in zip(genes.tolist(), rows_of, strict=True):
-                    _solve(coefficients[gene], rows, residual, total, sign, penalty)
+                for gene, rows, effect in zip(genes.tolist(), rows_of, effects, strict=True):
+                    _solve(coefficients[gene], rows, residual, total, sign, penalty, effect)
                 shift = residual.mean()
                 self.constant += float(shift)
                 residual -= shift
@@ -91,25 +98,42 @@ class LowRank(Baseline):
         return self.center + self.scale * self._score(genotypes)
 
     def _total(self, genotypes: GenotypeRows) -> Floats:
-        columns = [sums(genotypes.row, column[genotypes.genes], len(genotypes)) for column in self.factor.T]
+        columns = [
+            sums(genotypes.row, _times(column[genotypes.genes], genotypes.effect), len(genotypes))
+            for column in self.factor.T
+        ]
         return np.stack(columns, 1)
 
     def _score(self, genotypes: GenotypeRows) -> Floats:
         r""":math:`c + \sum b_g + (\langle \sum u_g, \sum u_g \rangle - \sum \langle u_g, u_g \rangle) / 2`, per row."""
-        own = self.effect - 0.5 * (self.sign * np.square(self.factor)).sum(1)
+        own, effect, genes = 0.5 * (self.sign * np.square(self.factor)).sum(1), genotypes.effect, genotypes.genes
         both = 0.5 * (self.sign * np.square(self._total(genotypes))).sum(1)
-        score: Floats = self.constant + sums(genotypes.row, own[genotypes.genes], len(genotypes)) + both
+        alone = _times(self.effect[genes] - _times(own[genes], effect), effect)
+        score: Floats = self.constant + sums(genotypes.row, alone, len(genotypes)) + both
         return score
 
 
-def _solve(own: Tensor, rows: Tensor, residual: Tensor, total: Tensor, sign: Tensor, penalty: Tensor) -> None:
+def _times(values: Floats, effect: Floats | None) -> Floats:
+    return values if effect is None else values * effect
+
+
+def _solve(
+    own: Tensor,
+    rows: Tensor,
+    residual: Tensor,
+    total: Tensor,
+    sign: Tensor,
+    penalty: Tensor,
+    effect: Tensor | None = None,
+) -> None:
     """The best effect and vector of one gene, all others fixed, written into ``own``."""
-    others = total[rows] - own[1:]
+    others = total[rows] - (own[1:] if effect is None else effect * own[1:])
     x = torch.cat([others.new_ones(len(rows), 1), others * sign], 1)
+    x = x if effect is None else effect * x
     unexplained = residual[rows] + x @ own
     own.copy_(torch.linalg.solve(x.T @ x + penalty.diag(), x.T @ unexplained))
     residual[rows] = unexplained - x @ own
-    total[rows] = others + own[1:]
+    total[rows] = others + (own[1:] if effect is None else effect * own[1:])
 
 
 @contextmanager
