@@ -74,9 +74,9 @@ def test_registered_in_this_process() -> None:
 def test_a_name_is_given_once() -> None:
     kg.register("baseline", "mine", Mean)
     kg.register("baseline", "mine", Mean)  # a cell of a notebook is run again
-    with pytest.raises(kg.RegistryError, match="there is a baseline 'mine' already; choose another name"):
+    with pytest.raises(kg.RegistryError, match="there is already a baseline 'mine'; choose another name"):
         kg.register("baseline", "mine", registry.find("baseline", "additive"))
-    with pytest.raises(kg.RegistryError, match="there is a baseline 'mean' already"):
+    with pytest.raises(kg.RegistryError, match="there is already a baseline 'mean'"):
         kg.register("baseline", "mean", Mean)
 
 
