@@ -85,7 +85,7 @@ def test_a_name_is_given_once() -> None:
     [
         ("modle", "mine", Mine, "there is no kind 'modle'; use one of model, strategy"),
         ("model", "", Mine, "'' cannot be the name of a model"),
-        ("model", "a:b", Mine, "'a:b' cannot be the name of a model: leave out blanks and any of : / = ,"),
+        ("model", "a:b", Mine, "'a:b' cannot be the name of a model: leave out spaces and any of : / = ,"),
         ("model", "a b", Mine, "'a b' cannot be"),
         ("loss", "mine", Mine, "the loss 'mine' cannot be used: it is no class that derives from knockgraph.losses"),
         ("model", "mine", len, "the model 'mine' cannot be used: it is no class that derives from torch.nn.Module"),

@@ -37,12 +37,11 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     _check_labels(data, task, directory, say)
     data.collate = task.strategy.collate
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
-        if task.strategy.placement == "stored":
-            try:
-                task.strategy.store.use(directory / "store")
-            except KnockgraphError:  # removed to save room, or not written completely yet
-                folder = stack.enter_context(tempfile.TemporaryDirectory())
-                task.strategy.prepare(data.bound, Path(folder) / "store")
+        try:
+            task.strategy.open(directory / "store")
+        except KnockgraphError:  # removed to save room, or not written completely yet
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            task.strategy.prepare(data.bound, Path(folder) / "store")
         result = evaluate_part(config, data, task.to(device), part, None, say)
     say(verdict(config.model.name, result, task.classes))
     return result
@@ -76,8 +75,7 @@ def evaluate_part(
     for name, found, took in fitted_baselines(data, config.trainer.baselines, part, say):
         line = name if name not in scores else f"{name} (baseline)"  # 'additive' is a model, too
         scores[line], seconds[line] = found, took
-    ptr = torch.as_tensor(data.bound.host_ptr)
-    measured, predicted = data.bound.values[rows], task.told(prediction, (ptr[1:] - ptr[:-1])[rows])
+    measured, predicted = data.bound.values[rows], task.told(prediction, data.bound.num_perturbed[rows])
     if directory is not None:
         _write_predictions(directory / "predictions.parquet", data, rows, measured, predicted)
     result = {
@@ -147,7 +145,7 @@ def fitted_baselines(
         try:
             baseline = baselines.create(name, data.graph)
             baseline.fit(data.bound, data.rows["train"], data.targets("train"), (data.rows["val"], data.targets("val")))
-        except baselines.MissingPackageError as error:
+        except (baselines.MissingPackageError, baselines.NoDosesError) as error:
             say(f"{name} is left out: {error}")
             continue
         prediction = baseline.predict(data.bound, data.rows[part])

@@ -34,8 +34,7 @@ def _finish(config: Config, data: TrainingData, task: Task, directory: Path, sec
     """Test the best checkpoint, write predictions, result and report."""
     # A run that was shorter than an epoch has not validated.
     _, best = load_task(directory, "best-error" if checkpoints.any_best(directory / "checkpoints") else "last")
-    if best.strategy.placement == "stored":  # what a worker does not bring, such as the wild type alone, is asked here
-        best.strategy.store.use(directory / "store")
+    best.strategy.open(directory / "store")  # what a worker does not bring, such as the wild type alone, is asked here
     result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)

@@ -28,7 +28,7 @@ OPTIONS = [
     "data.experiments=81",
     "model=hetero-small",
     "model.options.channels=4",
-    "model.options.layers=1",
+    "model.options.messages.layers=1",
     "trainer.max_epochs=2",
     "trainer.precision=64-true",
     *QUIET,
@@ -191,7 +191,12 @@ def test_torchrun_itself(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("steps", [3, 7, 12])
 def test_resume_after_a_kill(tmp_path: Path, steps: int) -> None:
-    options = ["model.options.dropout=0.2", "loss=composite", "loss.options.buffer_size=12", "trainer.max_epochs=4"]
+    options = [
+        "model.options.messages.dropout=0.2",
+        "loss=composite",
+        "loss.options.buffer_size=12",
+        "trainer.max_epochs=4",
+    ]
     options += ["loss.options.gather=differentiable", "trainer.checkpoint_every_n_steps=1"]
     two(tmp_path / "whole", *options)
     ranks = start(tmp_path / "killed", *options)

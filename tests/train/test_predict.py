@@ -291,7 +291,12 @@ def test_any_strategy_predicts_the_same(finished: Path, strategy: str, tmp_path:
 def test_an_approximate_strategy_says_so(tmp_path: Path, command: Callable[..., tuple[str, str]]) -> None:
     """Exactness is a property of strategy and model: told by training, evaluation and prediction, and in the report."""
     directory = tmp_path / "run"
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=2", "model.options.conv=gcn"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=2",
+        "model.options.messages.conv=gcn",
+    ]
     said: list[str] = []
     train(config(f"run_dir={directory}", *options, "strategy=neighborhood"), say=said.append)
     note = "the strategy neighborhood is approximate with these options: the model hetero reaches 3 hops"
@@ -304,7 +309,12 @@ def test_an_approximate_strategy_says_so(tmp_path: Path, command: Callable[..., 
 
 
 def test_a_strategy_that_was_told_too_few_layers_is_refused(tmp_path: Path) -> None:
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=3", "strategy=neighborhood"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=3",
+        "strategy=neighborhood",
+    ]
     options += ["strategy.options.hops=1", "strategy.options.layers=1"]
     with pytest.raises(kg.StrategyError, match=r"told layers=1, but this model reaches 3 hops.*set hops=3"):
         train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
@@ -315,7 +325,7 @@ def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None
     options = [
         "model=hetero-small",
         "model.options.channels=4",
-        "model.options.layers=1",
+        "model.options.messages.layers=1",
         "strategy.options.direction=in",
     ]
     options += ["trainer.precision=64-true", "data.transform=none"]
@@ -328,7 +338,12 @@ def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None
 
 
 def test_a_run_of_a_stored_strategy_predicts(tmp_path: Path) -> None:
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=1", "strategy=stored-masks"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=1",
+        "strategy=stored-masks",
+    ]
     options.append("trainer.precision=64-true")
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
     shutil.rmtree(directory / "store")

@@ -11,7 +11,7 @@ from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task
 
 OPTIONS = [
-    "model.options.dropout=0.2",  # uses the random state
+    "model.options.messages.dropout=0.2",  # uses the random state
     "trainer.max_epochs=3",
     "trainer.checkpoint_every_n_steps=3",
     "loss=composite",
@@ -69,8 +69,13 @@ def test_a_cached_wild_type_goes_on_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: tuple[int, int]
 ) -> None:
     """In the middle of an epoch the wild type is the one of its start, although the weights have changed since."""
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=2", "trainer.max_epochs=3"]
-    options += ["model.options.wild_type=cached-epoch", "trainer.checkpoint_every_n_steps=1"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=2",
+        "trainer.max_epochs=3",
+    ]
+    options += ["model.options.readout.wild_type=cached-epoch", "trainer.checkpoint_every_n_steps=1"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     in_process(config(f"run_dir={whole}", *options), say=lambda _: None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -41,7 +42,7 @@ class BoundScreen:
     """Experiments as flat tensors over the genes of one cell graph.
 
     Attributes:
-        indices: int32 ``[total]`` deleted genes, ascending within each experiment.
+        indices: int32 ``[total]`` perturbed genes, ascending within each experiment.
         ptr: int64 ``[experiments + 1]``.
         experiment: int64 ``[experiments]``, row numbers in the screen.
         values: float32 ``[experiments, phenotypes]``, NaN where a phenotype was not measured; every row has a number.
@@ -51,6 +52,7 @@ class BoundScreen:
         num_genes: Genes of the graph.
         gene_list_hash: The graph's gene list; another graph is refused.
         report: What was left out.
+        doses: float32 ``[total]``, the value of each perturbed gene, or ``None`` where all are deleted.
     """
 
     indices: Tensor
@@ -64,6 +66,9 @@ class BoundScreen:
     gene_list_hash: str
     report: BindReport
     host_ptr: Ints = field(repr=False)  # slicing needs offsets on the host even when everything else is on the GPU
+    doses: Tensor | None = None
+    # Per experiment 0: all deleted, 1: all deleted or untouched, 2: other values; on the host, as the offsets.
+    host_kinds: npt.NDArray[np.int8] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.host_ptr) - 1
@@ -76,14 +81,25 @@ class BoundScreen:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors."""
-        return sum(t.nbytes for t in (self.indices, self.ptr, self.experiment, self.values, self.stat_values))
+        tensors = (self.indices, self.ptr, self.experiment, self.values, self.stat_values, self.doses)
+        return sum(t.nbytes for t in tensors if t is not None)
+
+    @property
+    def num_perturbed(self) -> Tensor:
+        """int64 ``[experiments]``, on the host: genes whose value is not 1."""
+        ptr = torch.as_tensor(self.host_ptr)
+        if self.doses is None:
+            return ptr.diff()
+        count = torch.nn.functional.pad((self.doses.cpu() != 1).long().cumsum(0), (1, 0))
+        return count[ptr].diff()
 
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of gene list, genotypes and labels: what a saved loader position remembers."""
         h = hashlib.sha256(self.gene_list_hash.encode())
-        for t in (self.indices, self.ptr, self.experiment, self.values):
-            h.update(t.cpu().contiguous().numpy().data)
+        for t in (self.indices, self.ptr, self.experiment, self.values, self.doses):
+            if t is not None:
+                h.update(t.cpu().contiguous().numpy().data)
         return h.hexdigest()
 
     @cached_property
@@ -96,8 +112,8 @@ class BoundScreen:
 
     def to(self, device: torch.device | str) -> BoundScreen:
         """The same experiments, resident on ``device``."""
-        names = ("indices", "ptr", "experiment", "values", "stat_values")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        names = ("indices", "ptr", "experiment", "values", "stat_values", "doses")
+        return replace(self, **{name: t.to(device) for name in names if (t := getattr(self, name)) is not None})
 
     def check(self, graph: CellGraph) -> None:
         """Refuse a graph with another gene list."""
@@ -148,6 +164,7 @@ class BoundScreen:
         ptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
         entry = torch.arange(total, device=self.device) + _repeat(start - ptr[:-1], count, total)
         sample = _repeat(torch.arange(n, device=self.device) % batch_size, count, total)
+        doses, kinds = self._doses(rows, entry, lengths, cut)
         parts = zip(
             torch.split(self.indices[entry].long(), lengths),
             _cut_pointer(ptr, batch_size),
@@ -155,6 +172,8 @@ class BoundScreen:
             torch.split(self.experiment[at], sizes),
             torch.split(self.values[at], sizes),
             torch.split(self.stat_values[at], sizes),
+            doses,
+            kinds,
             strict=True,
         )
         return [
@@ -170,9 +189,21 @@ class BoundScreen:
                 False,
                 self.gene_list_hash,
                 phenotype_types=self.phenotype_types,
+                given_values=dose if kind else None,
+                other_values=kind == 2,
             )
-            for indices, pointer, sample, experiment, values, stats in parts
+            for indices, pointer, sample, experiment, values, stats, dose, kind in parts
         ]
+
+    def _doses(
+        self, rows: Ints, entry: Tensor, lengths: list[int], cut: Ints
+    ) -> tuple[Sequence[Tensor | None], list[int]]:
+        """The values of each batch's genes, and the largest of ``host_kinds`` in it."""
+        if self.doses is None or self.host_kinds is None:
+            return [None] * len(lengths), [0] * len(lengths)
+        kinds = self.host_kinds[rows]
+        most = [int(kinds[a:b].max(initial=0)) for a, b in itertools.pairwise(cut.tolist())]
+        return torch.split(self.doses[entry], lengths), most
 
 
 def _repeat(values: Tensor, count: Tensor, total: int) -> Tensor:
@@ -270,7 +301,13 @@ def bind(
             f"{int((~labelled).sum())} have no value for {listed(chosen, 'or')}"
         )
     flat, ptr = ragged.positions(screen.genotypes.ptr, kept)
-    indices, ptr = ragged.as_sets(gene[flat], ptr, graph.num_genes)  # two names may mean the same gene
+    doses = kinds = None  # two names may mean the same gene
+    if screen.genotypes.values is None:
+        indices, ptr = ragged.as_sets(gene[flat], ptr, graph.num_genes)
+    else:
+        given = screen.genotypes.values[flat]
+        indices, given, ptr = ragged.as_valued_sets(gene[flat], given, ptr, graph.genes.names)
+        doses, kinds = _kinds(given, ptr)
     stats = {
         f"{name}.{kind}": column[kept] for name in chosen for kind, column in screen.statistics.get(name, {}).items()
     }
@@ -289,4 +326,24 @@ def bind(
             len(screen), len(kept), tuple(bad), int((~resolved).sum()), int((resolved & ~labelled).sum())
         ),
         host_ptr=ptr,
+        doses=None if doses is None else torch.from_numpy(doses),
+        host_kinds=kinds,
     )
+
+
+def _kinds(
+    values: npt.NDArray[np.float64], ptr: Ints
+) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.int8] | None]:
+    """Values as float32, and what kinds each experiment has, see :class:`BoundScreen`."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if bool(np.isinf(single).any()):
+        raise ScreenError(
+            f"a gene has the value {values[np.isinf(single)][0]:g}, which float32 cannot hold; rescale it"
+        )
+    if not single.any():
+        return None, None
+    kind = np.where(single == 0, 0, np.where(single == 1, 1, 2)).astype(np.int8)
+    of_row = np.zeros(len(ptr) - 1, dtype=np.int8)
+    np.maximum.at(of_row, ragged.row_of_entry(ptr), kind)
+    return single, of_row

@@ -18,8 +18,8 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from knockgraph.models.hetero_layer import HeteroLayer
 from knockgraph.models.model import Prediction
+from knockgraph.nn.hetero_layer import HeteroLayer
 from knockgraph.screen import PerturbationBatch
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def judged(found: dict[str, float], task: Task, guessing: bool) -> dict[str, str
     last = found.get(f"cosine_layer_{len(layers)}", 0.0)
     lr = f"an optimizer.lr below {task.config.optimizer.lr:g}"
     if last > (COLLAPSED_AND_GUESSING if guessing else COLLAPSED):
-        tries = (["model.options.residual=true"] if without else []) + ["fewer layers", lr]
+        tries = (["model.options.messages.residual=true"] if without else []) + ["fewer layers", lr]
         said["collapse"] = (
             f"the genes' states have become alike (mean cosine {last:.3f} after layer {len(layers)}, "
             f"{found['cosine_input']:.3f} before the first), so that the model cannot tell one gene from another; try "
@@ -189,7 +189,7 @@ def judged(found: dict[str, float], task: Task, guessing: bool) -> dict[str, str
     if noise > NOISY:
         precision = task.config.trainer.precision
         tries = ["trainer.precision=32-true" if precision == "bf16-mixed" else "trainer.precision=64-true"]
-        tries += ["model.options.residual=true"] if without else [lr]
+        tries += ["model.options.messages.residual=true"] if without else [lr]
         said["noise"] = (
             f"rounding in {precision} is {noise:.0%} of z_p, the change that a deletion makes, so that the model sees "
             f"little but noise; try {_either(tries)}"

@@ -80,7 +80,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted key → value; the options of a model, strategy or loss have keys, too."""
     if dataclasses.is_dataclass(value):
         inner = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    elif isinstance(value, dict) and path.endswith(".options"):
+    elif isinstance(value, dict) and ".options" in path:
         inner = value
     else:
         yield path, value

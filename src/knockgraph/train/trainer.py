@@ -22,6 +22,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
+from knockgraph.strategies import placement
 from knockgraph.train import checkpoints, wandb_run
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.finite import Finite
@@ -46,7 +47,7 @@ class SharedStore(pl.Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Open it."""
         if not trainer.is_global_zero:
-            pl_module.strategy.store.use(self.directory)  # type: ignore[union-attr, operator]
+            pl_module.strategy.open(self.directory)  # type: ignore[union-attr, operator]
 
 
 class Float64(DoublePrecision):
@@ -167,7 +168,7 @@ def make_trainer(
         used.append(Plots(directory, t.plot_every_n_epochs))
     if t.progress_bar:
         used.append(TQDMProgressBar(refresh_rate=10))
-    if config.strategy.name.startswith("stored-"):
+    if placement(config.strategy.name) == "stored":
         used.append(SharedStore(directory / "store"))
     loggers: list[Logger] = [metrics]
     if find_spec("tensorboard") is not None:  # absent on machines that only measure
@@ -198,7 +199,7 @@ def make_trainer(
 
 def _ddp(config: Config) -> DDPStrategy:
     # While the first process writes a store, which may take hours, the others wait for it.
-    stored = config.strategy.name.startswith("stored-")
+    stored = placement(config.strategy.name) == "stored"
     timeout = timedelta(days=2) if stored else timedelta(seconds=config.trainer.process_timeout)
     return DDPStrategy(find_unused_parameters=False, broadcast_buffers=False, timeout=timeout)
 
