@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 import knockgraph as kg
 from knockgraph.models import create as create_model
-from knockgraph.models.hyper_sagnn import HyperSAGNN
-from knockgraph.models.metabolic_state import MetabolicState
-from knockgraph.models.pair_predictor import PairPredictor
 from knockgraph.nn import GATv2Conv, GCNConv, GINConv, SAGEConv
 from knockgraph.nn.attention_pooling import AttentionPooling
-from knockgraph.nn.relation_conv import relation_conv
-from knockgraph.nn.typed_conv import TypedGCNConv, TypedGINConv, TypedSAGEConv
+from knockgraph.nn.conv.by_name import relation_conv
+from knockgraph.nn.hyper_sagnn import HyperSAGNN
+from knockgraph.nn.metabolic_state import MetabolicState
+from knockgraph.nn.pair_predictor import PairPredictor
 
 N, CHANNELS = 9, 2
 PAIRS = random_pairs(N, 0.3, seed=1)
@@ -176,6 +175,11 @@ def _layer(layer: nn.Module) -> Callable[[kg.PerturbedGraphs, Tensor], Tensor]:
     return lambda view, x: torch.cat([layer(view, name, x) for name in RELATIONS])
 
 
+def _joint(layer: nn.Module) -> Callable[[kg.PerturbedGraphs, Tensor], Tensor]:
+    layer = layer.double()
+    return lambda view, x: layer(view, RELATIONS, x)
+
+
 def _layers() -> dict[str, Callable[[kg.PerturbedGraphs, Tensor], Tensor]]:
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(CHANNELS, 4), nn.Tanh(), nn.Linear(4, CHANNELS))
@@ -188,9 +192,9 @@ def _layers() -> dict[str, Callable[[kg.PerturbedGraphs, Tensor], Tensor]]:
     }
     made = {name: _layer(layer.double()) for name, layer in single.items()}
     for name in ("gin", "sage", "gcn", "gatv2"):
-        made[f"relations-{name}"] = relation_conv(name, RELATIONS, CHANNELS, heads=1).double()
-    for kind in (TypedGINConv, TypedSAGEConv, TypedGCNConv):
-        made[kind.__name__] = kind(RELATIONS, CHANNELS).double()
+        made[f"relations-{name}"] = _joint(relation_conv(name, len(RELATIONS), CHANNELS, heads=1))
+    for name in ("gin", "sage", "gcn"):
+        made[f"typed-{name}"] = _joint(relation_conv(name, len(RELATIONS), CHANNELS, typed=True))
     pool = AttentionPooling(CHANNELS).double()
     gin = made["gin"]
     made["pooled"] = lambda view, x: pool(gin(view, x)[:N], view.keep)
@@ -247,8 +251,15 @@ def test_finite_differences_of_local_predictors(make: Callable[[], nn.Module]) -
 @pytest.mark.parametrize("options", [{"conv": "gin"}, {"conv": "gcn", "local": "pairs"}, {"conv": "gatv2", "heads": 1}])
 def test_finite_differences_of_the_model(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    given = {"channels": 4, "layers": 2, "heads": 2, "metabolism": True, "mlp_layers": 1, **options}
-    model = create_model("hetero", GRAPH, **given).double()
+    model = create_model(
+        "hetero",
+        GRAPH,
+        channels=4,
+        heads=options.get("heads", 2),
+        messages={"layers": 2, "mlp_layers": 1, "conv": options["conv"]},
+        readout={"local": options.get("local", True)},
+        metabolism={"enabled": True},
+    ).double()
     strategy = kg.strategies.create("node-mask", GRAPH).double()
     batch = _batch([[0.3, 1.8], [0.7, 0.9, 0.5], [], [1.5, 0.25]])  # not where sums of |1 - d| pass 1
 
@@ -266,7 +277,9 @@ def test_values_of_0_and_1_are_deletions_bit_for_bit(variant: str, tmp_path: Pat
     listed = kg.PerturbationBatch.from_lists(genotypes, N, values=values)
     deleted = kg.PerturbationBatch.from_lists([[1], [2, 5], [], []], N)
     torch.manual_seed(0)
-    model = create_model("hetero", GRAPH, channels=4, layers=1, heads=2, metabolism=True).eval()
+    model = create_model(
+        "hetero", GRAPH, channels=4, heads=2, messages={"layers": 1}, metabolism={"enabled": True}
+    ).eval()
     strategy = create(variant, GRAPH, genotypes=deleted, folder=tmp_path)
     made = []
     for samples in (listed, deleted):
@@ -293,7 +306,7 @@ def test_reactions_work_at_the_minimum_and_isozymes_add_up(split: bool) -> None:
 
 def test_the_wild_type_is_where_all_values_are_1() -> None:
     torch.manual_seed(0)
-    model = create_model("hetero", GRAPH, channels=4, layers=2, heads=2).double()
+    model = create_model("hetero", GRAPH, channels=4, heads=2, messages={"layers": 2}).double()
     strategy = kg.strategies.create("node-mask", GRAPH).double()
     batch = _batch([[1 - 1e-9] * len(row) for row in VALUES])
     found = model(strategy(model.columns(batch)), batch).values
