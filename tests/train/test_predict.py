@@ -229,21 +229,21 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
     waiting, asked = [], 0
     flush = predict._flush
 
-    def watched(writer: Any, schema: Any, name: str, rows: list[Any]) -> int:
+    def watched(writer: Any, schema: Any, rows: list[Any], values: list[Any]) -> int:
         waiting.append(len(rows))
-        return flush(writer, schema, name, rows)
+        return flush(writer, schema, rows, values)
 
-    def batches() -> Iterator[tuple[list[tuple[int, ...]], list[float]]]:
+    def batches() -> Iterator[tuple[list[tuple[int, ...]], Any]]:
         nonlocal asked
         for rows in itertools.batched(genotypes, 5000) if hasattr(itertools, "batched") else _batched(genotypes, 5000):
             asked += len(rows)
             assert asked - sum(waiting) <= 65_536 + 5000  # at most so many stand in memory
-            yield list(rows), [0.5] * len(rows)
+            yield list(rows), np.full((len(rows), 1), 0.5)
             if asked >= 200_000:
                 return
 
     monkeypatch.setattr(predict, "_flush", watched)
-    written = predict._stream(tmp_path / "out.parquet", graph, COLUMN, batches())
+    written = predict._stream(tmp_path / "out.parquet", graph, [COLUMN], batches())
     assert written == asked == sum(waiting) == pq.read_metadata(tmp_path / "out.parquet").num_rows
     assert len(waiting) == 3
 
