@@ -209,7 +209,7 @@ def test_options_need_no_plus() -> None:
     config = compose(
         ["model.options.channels=8", "strategy.options.direction=in", "loss=composite", "loss.options.buffer_size=40"]
     )
-    assert config.model.options == {**models.PRESETS["hetero"]["small"], "channels": 8}
+    assert config.model.options == {**models.PRESETS["hetero"]["small"], "channels": 8, "input": {"norm": True}}
     assert config.strategy.options == {"direction": "in"}
     assert config.loss.options == {"buffer_size": 40}
     merge = {"both": ["physical", "co*"]}

@@ -29,7 +29,11 @@ def test_a_sweep(tmp_path: Path) -> None:
     sweep(tmp_path, "model=hetero-small", "model.options.channels=4,8")
     for job, channels in (("0", 4), ("1", 8)):
         kept = load(tmp_path / "sweep" / job / "config.yaml")
-        assert kept.model.options == {**models.PRESETS["hetero"]["small"], "channels": channels}
+        assert kept.model.options == {
+            **models.PRESETS["hetero"]["small"],
+            "channels": channels,
+            "input": {"norm": True},
+        }
         assert (tmp_path / "sweep" / job / "report.html").is_file()
     # The same sweep again: nothing is left to do, and nothing is lost.
     before = weights(tmp_path / "sweep" / "0")

@@ -124,7 +124,14 @@ class HeteroCellModel(CellModel):
     def _layer(self, channels: int, heads: int, messages: MessageOptions, kernels: str) -> HeteroLayer:
         number, typed = len(self.relations), messages.merge == "typed"
         conv = relation_conv(
-            messages.conv, number, channels, typed, mlp_layers=messages.mlp_layers, heads=heads, backend=kernels
+            messages.conv,
+            number,
+            channels,
+            typed,
+            mlp_layers=messages.mlp_layers,
+            heads=heads,
+            backend=kernels,
+            norm=messages.norm,
         )
         aggregation = relation_aggregation(
             "sum" if typed else messages.aggregation,  # of one

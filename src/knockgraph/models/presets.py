@@ -13,10 +13,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "hetero": {
         # The demo: under a minute on two cores. Genes have a dozen neighbours there, so their states survive a layer
         # without a residual path, and without one they have to be learned from the graph, which keeps them from
-        # fitting the noise. Norms would hide how many neighbours a gene has.
+        # fitting the noise. A norm after it would hide how many neighbours a gene has.
         "small": {
             "channels": 64,
-            "input": {"norm": False},
             "messages": {
                 "layers": 1,
                 "conv": "gin",
@@ -25,7 +24,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
                 "norm": False,
                 "residual": False,
             },
-            "readout": {"local": "pairs", "dropout": 0.1, "combine": "sum"},
+            "readout": {"local": "pairs", "combine": "sum"},
         },
         # One layer, in which most rows of a batch are the same in all samples and computed once: a minute for yeast.
         "fast": {

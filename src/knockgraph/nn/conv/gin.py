@@ -58,14 +58,22 @@ class GINConv(RelationConv):
 
     @classmethod
     def of_channels(
-        cls, channels: int, relations: int | None = None, mlp_layers: int = 4, backend: str = "auto"
+        cls,
+        channels: int,
+        relations: int | None = None,
+        mlp_layers: int = 4,
+        backend: str = "auto",
+        norm: bool = True,
     ) -> Self:
-        r"""With MLPs of as many linear maps, GELU between them, and a learned :math:`\varepsilon`."""
+        r"""With MLPs of as many linear maps, GELU between them, and a learned :math:`\varepsilon`.
+
+        Where no norm follows, the maps start smaller, as in ``nn.Linear``: what adds up over many neighbours is large.
+        """
         conv = cls(mlp := nn.Sequential(), relations=relations, backend=backend)
         for layer in range(mlp_layers):
             if layer:
                 mlp.append(nn.GELU())
-            mlp.append(GroupedLinear(relations or 1, channels, channels, activated=True))
+            mlp.append(GroupedLinear(relations or 1, channels, channels, activated=norm))
         return conv
 
     def reset_parameters(self) -> None:
