@@ -268,23 +268,13 @@ def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Bat
     with atomic_write(output) as part, _writer(part, schema, output.suffix) as writer:
         genotypes: list[Any] = []
         values: list[npt.NDArray[np.float64]] = []
-
-        def flush() -> int:
-            count = len(genotypes)
-            if count:
-                table = np.concatenate(values)
-                writer.write_table(pa.table([pa.array(genotypes, schema[0].type), *table.T.copy()], schema=schema))
-            genotypes.clear()
-            values.clear()
-            return count
-
         for chunk, predicted in batches:
             written_genes = (genotype.entries(graph) for genotype in chunk)
             genotypes.extend(as_text(row) if text else row for row in written_genes)
             values.append(predicted)
             if len(genotypes) >= most:
-                written += flush()
-        written += flush()
+                written += _flush(writer, schema, genotypes, values)
+        written += _flush(writer, schema, genotypes, values)
     return written
 
 
@@ -296,3 +286,14 @@ def _writer(path: Path, schema: Any, suffix: str) -> Any:
         return ParquetWriter(path, schema)
     options = csv.WriteOptions(delimiter=_TEXT[suffix])
     return csv.CSVWriter(path, schema, write_options=options)
+
+
+def _flush(writer: Any, schema: Any, genotypes: list[Any], values: list[npt.NDArray[np.float64]]) -> int:
+    import pyarrow as pa
+
+    columns = np.concatenate(values).T.copy() if values else np.empty((len(schema) - 1, 0))
+    writer.write_table(pa.table([pa.array(genotypes, schema[0].type), *columns], schema=schema))
+    count = len(genotypes)
+    genotypes.clear()
+    values.clear()
+    return count

@@ -287,7 +287,7 @@ def test_ceiling_without_replicates() -> None:
 
 def test_ceiling_errors() -> None:
     two = Screen([["G01"]], {"fitness": [1.0], "score": [2.0]}).bind(cell())
-    with pytest.raises(BaselineError, match=r"several phenotypes \(fitness, score\); say for which"):
+    with pytest.raises(BaselineError, match=r"several phenotypes \(fitness, score\); give the one for which"):
         reproducibility_ceiling(two)
     with pytest.raises(BaselineError, match="the screen has no phenotype 'size'; it has fitness, score"):
         reproducibility_ceiling(two, phenotype="size")

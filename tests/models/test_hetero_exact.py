@@ -212,14 +212,20 @@ def test_the_local_predictor_sees_the_wild_type() -> None:
     assert_same(both, (predict(alone, strategy, batch).values + local) / 2, 1e-10)
 
 
+@pytest.mark.parametrize("local", ["pairs", "hyper-sagnn", False])
 @pytest.mark.parametrize("residual", [True, False])
-def test_the_input_is_normalised_only_without_a_residual_path_unless_told(residual: bool) -> None:
+def test_the_input_is_normalised_but_for_pairs_beside_a_residual_path(residual: bool, local: str | bool) -> None:
     graph = kg.demo_cell()
-    for input_norm in (None, True, False):
+    for norm in (None, True, False):
         torch.manual_seed(0)
         model = kg.models.create(
-            "hetero", graph, channels=16, input={"norm": input_norm}, messages={"residual": residual}
+            "hetero",
+            graph,
+            channels=16,
+            input={"norm": norm},
+            messages={"residual": residual},
+            readout={"local": local},
         )
         length = model.input().square().mean(1)  # type: ignore[operator, union-attr]
-        normalised = not residual if input_norm is None else input_norm
-        assert bool(length.min() > 0.5) == normalised
+        expected = not (residual and local == "pairs") if norm is None else norm
+        assert bool(length.min() > 0.5) == expected

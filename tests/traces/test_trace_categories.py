@@ -156,7 +156,7 @@ RULE = 'categories = ["a"]\n[[rule]]\n'
         ('categories = ["a"]\nsyncs = ["("]', r"syncs '\(' is not a regular expression"),
         (RULE + 'category = "b"\nname = ["x"]', r"rule 1: category: 'b' is not one of 'categories'"),
         (RULE + 'category = "a"', r"rule 1: it matches everything; give it a 'name', a 'cat' or an 'inside'"),
-        (RULE + 'category = "a"\nname = []', r"rule 1: 'name' is an empty list, which fits nothing"),
+        (RULE + 'category = "a"\nname = []', r"rule 1: 'name' is an empty list, which matches nothing"),
         (RULE + 'category = "a"\nname = ["("]', r"rule 1: name '\(' is not a regular expression"),
         (RULE + 'category = "a"\nname = "x"', r"rule 1: 'name' must be a list of strings"),
         (RULE + 'category = "a"\nname = ["x"]\non = "gpu"', r"rule 1: 'on' is 'gpu'; use \"host\" or \"device\""),

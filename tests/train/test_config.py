@@ -100,7 +100,10 @@ PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
         # what does not go together
         ("task=classification", "config key 'loss': task=classification needs loss=bce"),
         ("loss=bce", "config key 'loss': task=regression needs loss=mse or loss=log-cosh"),
-        ("loss=os:system", "config key 'loss.name': the loss 'os:system' cannot be used: it is no class that derives"),
+        (
+            "loss=os:system",
+            "config key 'loss.name': the loss 'os:system' cannot be used: it is not a class that derives",
+        ),
         # what is no override
         ("trainer.max_epochs", "the overrides cannot be applied: .*--cfg"),
         ("trainer.max_epochs={", "the overrides cannot be applied"),
@@ -238,7 +241,7 @@ def test_options_need_no_plus() -> None:
         ),
         ("model.options.messages.layers=2.5", "the option messages.layers is 2.5, but an integer is needed"),
         ("model.options.messages.norm=maybe", "the option messages.norm is 'maybe', but true or false is needed"),
-        ("model.options.input.features=x", "the option input.features is 'x', but a list of texts is needed"),
+        ("model.options.input.features=x", "the option input.features is 'x', but a list of strings is needed"),
         ("model.options.channels=null", "the option channels is None, but an integer is needed"),
     ],
 )

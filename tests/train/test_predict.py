@@ -227,13 +227,11 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
     assert next(iter(genotypes)) == ((0, 1, 2), None)
 
     waiting, asked = [], 0
-    writer = predict._writer
+    flush = predict._flush
 
-    def watched(*given: Any) -> Any:
-        made = writer(*given)
-        write = made.write_table
-        made.write_table = lambda rows: (waiting.append(len(rows)), write(rows))
-        return made
+    def watched(writer: Any, schema: Any, rows: list[Any], values: list[Any]) -> int:
+        waiting.append(len(rows))
+        return flush(writer, schema, rows, values)
 
     def batches() -> predict.Batches:
         nonlocal asked
@@ -244,7 +242,7 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
             if asked >= 200_000:
                 return
 
-    monkeypatch.setattr(predict, "_writer", watched)
+    monkeypatch.setattr(predict, "_flush", watched)
     written = predict._stream(tmp_path / "out.parquet", graph, [COLUMN], batches())
     assert written == asked == sum(waiting) == pq.read_metadata(tmp_path / "out.parquet").num_rows
     assert len(waiting) == 3

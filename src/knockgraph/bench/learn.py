@@ -69,12 +69,7 @@ VARIANTS: dict[str, Variant] = {
     "float32": Variant(("model=hetero", "trainer.precision=32-true"), "reference settings, no half precision"),
 }
 
-_SMALL = (
-    "model=hetero",
-    "model.options.channels=16",
-    "model.options.messages.layers=2",
-    "model.options.messages.mlp_layers=2",
-)
+_SMALL = _hetero("", "channels=16", "messages.layers=2", "messages.mlp_layers=2").overrides
 MATRIX: dict[str, Variant] = {
     f"{conv}, {aggregation}, {local}": Variant(
         (

@@ -54,8 +54,8 @@ class Variant:
     about: str = ""
 
 
-def _hetero(about: str, **options: Any) -> Variant:
-    return Variant(options=options, about=about)
+def _hetero(about: str, **messages: Any) -> Variant:
+    return Variant(options={"messages": messages}, about=about)
 
 
 PLAIN = {"kernels": "torch"}
@@ -70,30 +70,27 @@ VARIANTS: dict[str, Variant] = {
     "hetero, eager": Variant(options=PLAIN, replay=False, about="node-mask, nothing fused, nothing replayed"),
     "dango, published": Variant("published-dango", half=False, replay=False, about="float32, eager, dense matrices"),
     "dango": Variant("dango", about="optimised like our model"),
-    "one relation": _hetero("the physical one alone", messages={"relations": 1}),
-    "typed": _hetero("all relations in one typed edge list", messages={"merge": "typed"}),
+    "one relation": _hetero("the physical one alone", relations=1),
+    "typed": _hetero("all relations in one typed edge list", merge="typed"),
     "STRING merged": Variant(merge={"string": ["string*"]}, about="its channels as one relation"),
-    "metabolism": _hetero("with reactions and metabolites", metabolism={"enabled": True}),
+    "metabolism": Variant(options={"metabolism": {"enabled": True}}, about="with reactions and metabolites"),
     "cached wild type": Variant(
         options={"readout": {"wild_type": "cached-epoch"}},
         replay=False,
         about="from the start of the epoch: an approximation",
     ),
-    "sum": _hetero("relations summed", messages={"aggregation": "sum"}),
-    "mean": _hetero("relations averaged", messages={"aggregation": "mean"}),
-    "attention": _hetero("self-attention over relations", messages={"aggregation": "attention"}),
-    "SAGE": _hetero("instead of GIN", messages={"conv": "sage"}),
-    "GCN": _hetero("instead of GIN", messages={"conv": "gcn"}),
-    "GATv2": _hetero("instead of GIN", messages={"conv": "gatv2"}),
-    "SAGE, edge masks": Variant(
-        options={"messages": {"conv": "sage"}, **PLAIN}, strategy="device-vectorized", replay=False
-    ),
-    "GCN, edge masks": Variant(
-        options={"messages": {"conv": "gcn"}, **PLAIN}, strategy="device-vectorized", replay=False
-    ),
-    "GATv2, edge masks": Variant(
-        options={"messages": {"conv": "gatv2"}, **PLAIN}, strategy="device-vectorized", replay=False
-    ),
+    "sum": _hetero("relations summed", aggregation="sum"),
+    "mean": _hetero("relations averaged", aggregation="mean"),
+    "attention": _hetero("self-attention over relations", aggregation="attention"),
+    "SAGE": _hetero("instead of GIN", conv="sage"),
+    "GCN": _hetero("instead of GIN", conv="gcn"),
+    "GATv2": _hetero("instead of GIN", conv="gatv2"),
+    **{
+        f"{label}, edge masks": Variant(
+            options={"messages": {"conv": conv}, **PLAIN}, strategy="device-vectorized", replay=False
+        )
+        for label, conv in (("SAGE", "sage"), ("GCN", "gcn"), ("GATv2", "gatv2"))
+    },
 }
 
 

@@ -16,6 +16,7 @@ from knockgraph.models.hetero_options import (
     MetabolismOptions,
     ReadoutOptions,
     at_least_one,
+    normalised,
     one_of,
 )
 from knockgraph.models.model import CellModel, Prediction
@@ -89,7 +90,7 @@ class HeteroCellModel(CellModel):
         self.relations = relation_choice(graph, messages.relations)
         self.readout = readout
         self.exact = readout.wild_type == "column"
-        norm = not messages.residual if input.norm is None else input.norm
+        norm = normalised(messages.residual, readout.local) if input.norm is None else input.norm
         self.input = GeneInput(graph, channels, **vars(replace(input, norm=norm)))
         self.layers = nn.ModuleList(self._layer(channels, heads, messages, kernels) for _ in range(messages.layers))
         degrees = cast(HeteroLayer, self.layers[0]).conv.degrees
@@ -101,7 +102,14 @@ class HeteroCellModel(CellModel):
             if graph.metabolism is None:
                 raise ModelError("metabolism.enabled=true, but this cell graph has no metabolism; build one into it")
             attention = heads if metabolism.attention else 0
-            self.metabolic = MetabolicState(graph.metabolism, graph.num_genes, channels, metabolism.rounds, attention)
+            self.metabolic = MetabolicState(
+                graph.metabolism,
+                graph.num_genes,
+                channels,
+                metabolism.rounds,
+                attention,
+                isozyme_cap=metabolism.isozyme_cap,
+            )
             sizes.append(graph.metabolism.num_reactions)
         # A bias would cancel in the difference.
         self.joint = nn.Linear(2 * channels, channels, bias=False) if metabolism.enabled else None

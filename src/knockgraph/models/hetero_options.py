@@ -19,8 +19,7 @@ class InputOptions:
         features: Names of the graph's gene features to use beside, or instead of, the embedding.
         embedding_dropout: Share of the genes that do without an embedding of their own in a training step.
         similar: Name of the feature by which genes borrow embeddings from similar genes.
-        norm: Whether the input is normalised. By default only without a residual path, which is when states have to be
-            told apart by their direction.
+        norm: Whether the input is normalised; by default see :func:`normalised`.
     """
 
     group: ClassVar = "input"
@@ -114,6 +113,15 @@ class ReadoutOptions:
             raise ModelError("readout.local_states=first needs readout.wild_type=column")
 
 
+def normalised(residual: bool, local: str | bool) -> bool:
+    """Whether the input is normalised unless told.
+
+    Not with a residual path and ``pairs``: unnormalised embeddings stay small, so that the layers do the work, and fit
+    less noise. Without a residual path, and without ``pairs``, a model begins to learn sooner with a norm.
+    """
+    return not (residual and local == "pairs")
+
+
 @dataclass(frozen=True)
 class MetabolismOptions:
     """The reactions' part, see :class:`~knockgraph.nn.metabolic_state.MetabolicState`.
@@ -122,12 +130,15 @@ class MetabolismOptions:
         enabled: Whether the reactions take part.
         rounds: Rounds of messages reactions → metabolites → reactions.
         attention: Whether these messages are weighed by attention, too.
+        isozyme_cap: Most that the isozymes of a reaction add up to if genes have doses; ``None``: no limit. See
+            :meth:`Metabolism.activity <knockgraph.graph.Metabolism.activity>`.
     """
 
     group: ClassVar = "metabolism"
     enabled: bool = False
     rounds: int = 2
     attention: bool = False
+    isozyme_cap: float | None = 1.0
 
 
 MOVED = {

@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from knockgraph.errors import ModelError
-from knockgraph.models.hetero_options import MOVED
+from knockgraph.models.hetero_options import MOVED, ReadoutOptions, normalised
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "hetero": {
@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
                 "norm": False,
                 "residual": False,
             },
-            "readout": {"local": "pairs", "combine": "sum"},
+            "readout": {"local": "pairs", "dropout": 0.1, "combine": "sum"},
         },
         # One layer, in which most rows of a batch are the same in all samples and computed once: a minute for yeast.
         "fast": {
@@ -67,14 +67,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 
 # What the presets of the hetero model were before it had a residual path; runs of that time name them.
 _BEFORE_RESIDUAL: dict[str, dict[str, Any]] = {
-    "small": {
-        "channels": 32,
-        "layers": 1,
-        "conv": "sage",
-        "aggregation": "sum",
-        "activation": "relu",
-        "local": False,
-    },
+    "small": {"channels": 32, "layers": 1, "conv": "sage", "aggregation": "sum", "activation": "relu", "local": False},
     "pairs": {
         "channels": 64,
         "layers": 1,
@@ -121,8 +114,10 @@ def spelled_out(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     chosen = merged({} if preset is None else presets[preset], given)
     if name == "hetero":  # their absence marks a run of an earlier version
         chosen = merged({"messages": {"residual": True}}, chosen)
-        if isinstance(chosen["messages"], Mapping):
-            chosen = merged({"input": {"norm": not chosen["messages"]["residual"]}}, chosen)
+        messages, readout = chosen["messages"], chosen.get("readout", {})
+        if isinstance(messages, Mapping) and isinstance(readout, Mapping):
+            norm = normalised(messages["residual"], readout.get("local", ReadoutOptions.local))
+            chosen = merged({"input": {"norm": norm}}, chosen)
     return chosen
 
 

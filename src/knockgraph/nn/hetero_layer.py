@@ -62,7 +62,10 @@ class HeteroLayer(nn.Module):
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
         rows = self._rows(view, x)
-        h = self.conv.activated(view, self.relations, x, rows, self.norm, self.activation)
+        if self.conv.fuses(x, self.activation):
+            h = self.conv.fused(view, self.relations, x, rows, self.norm)
+        else:
+            h = self.activation(self.norm(self.conv(view, self.relations, x, rows)))
         y: Tensor = self.aggregation(self.dropout(h), rows)
         y = y.view(*view.keep.shape, y.shape[-1])
         if not self.residual:

@@ -21,8 +21,9 @@ class HyperSAGNN(nn.Module):
         d^{(l)}_i = d^{(l-1)}_i + \beta_l\, \mathrm{attention}_l\bigl(d^{(l-1)}_i;\ P \setminus \{i\}\bigr), \\
         y &= \frac{1}{\max(|P|, 1)} \sum_{i \in P} \bigl(u^\top (d^{(L)}_i - s_i)^2 + c\bigr),
 
-    with several heads and ReZero factors :math:`\beta` that start at 0. To a single gene attention adds nothing;
-    without a gene y is 0. The order of the genes does not matter.
+    with several heads and learned factors :math:`\beta` (ReZero) that start at 1: from 0 attention takes hundreds of
+    steps to begin. To a single gene attention adds nothing; without a gene y is 0. The order of the genes does not
+    matter.
 
     Genes with values count with :math:`w_i = 1 - d_i`: y is :math:`\sum_i w_i (\dots)` over
     :math:`\max(\sum_i |w_i|, 1)`, the weights of the attention are proportional to :math:`|w_j|`, and what it adds is
@@ -59,7 +60,7 @@ class HyperSAGNN(nn.Module):
         self.static = nn.Sequential(nn.Linear(channels, channels), nn.ReLU())
         self.qkv = nn.ModuleList(nn.Linear(channels, 3 * channels) for _ in range(layers))
         self.out = nn.ModuleList(nn.Linear(channels, channels) for _ in range(layers))
-        self.rezero = nn.Parameter(torch.zeros(layers))
+        self.rezero = nn.Parameter(torch.ones(layers))
         self.score = nn.Linear(channels, outputs)
 
     def reset_parameters(self) -> None:
@@ -67,7 +68,7 @@ class HyperSAGNN(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
-        nn.init.zeros_(self.rezero)
+        nn.init.ones_(self.rezero)
 
     def forward(self, x: Tensor, batch: PerturbationBatch) -> Tensor:
         batch, weight = batch.effects()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -83,21 +82,12 @@ class GINConv(RelationConv):
         y: Tensor = self.mlp(torch.addcmul(sent, (1 + self.eps).to(x.dtype).view(-1, 1, 1), own))
         return y
 
-    def activated(
-        self,
-        view: PerturbedGraphs,
-        relations: Sequence[str],
-        x: Tensor,
-        rows: DistinctRows | None,
-        norm: nn.Module,
-        activation: nn.Module,
+    def fused(
+        self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None, norm: nn.Module
     ) -> Tensor:
-        if not self.fuses(x, activation):
-            return super().activated(view, relations, x, rows, norm, activation)
-        x = autocast_input(x)
         linear = [module for module in self.mlp.modules() if isinstance(module, GroupedLinear)]
         return relation_mlp(
-            *gather(view, relations, x, "sum", rows),
+            *gather(view, relation, autocast_input(x), "sum", rows),
             self.eps,
             torch.stack([module.weight for module in linear]),
             torch.stack([module.bias.squeeze(1) for module in linear if module.bias is not None]),

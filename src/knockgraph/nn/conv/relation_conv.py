@@ -52,22 +52,17 @@ class RelationConv(nn.Module, ABC):
             rows: Of several relations, the rows to compute; all by default.
         """
 
-    def activated(
-        self,
-        view: PerturbedGraphs,
-        relations: Sequence[str],
-        x: Tensor,
-        rows: DistinctRows | None,
-        norm: nn.Module,
-        activation: nn.Module,
-    ) -> Tensor:
-        """The convolution over several relations, then ``norm``, then ``activation``."""
-        y: Tensor = activation(norm(self(view, relations, x, rows)))
-        return y
-
     def fuses(self, x: Tensor, activation: nn.Module) -> bool:
-        """Whether :meth:`activated` runs as one fused operation, which skips the padding of ``rows``."""
+        """Whether there is one operation for the convolution, the norm and this activation, :meth:`fused`, which skips
+        the padding of ``rows``.
+        """
         return False
+
+    def fused(
+        self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None, norm: nn.Module
+    ) -> Tensor:
+        """The activated and normed convolution in one operation, where :meth:`fuses` says so."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.relations is None else f'{self.relations} relations'})"
