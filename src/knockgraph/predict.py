@@ -139,7 +139,7 @@ def choose_batch_size(task: Task, num_genes: int, total: int, dosed: bool = Fals
     )
 
 
-def _step(task: Task, num_genes: int, dosed: bool) -> Callable[[int], None]:
+def _step(task: Task, num_genes: int, dosed: bool = False) -> Callable[[int], None]:
     """Predicts a batch of the given size, to see what it takes."""
 
     def step(n: int) -> None:

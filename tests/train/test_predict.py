@@ -221,10 +221,10 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
     """All triples of 360 genes are 7.7 million; nothing of that size is ever made, and batches are taken one by one."""
     (tmp_path / "genes.txt").write_text("\n".join(GENES.names))
     graph = kg.demo_cell()
-    genotypes, total = predict._genotypes(graph, None, None, None, tmp_path / "genes.txt")
-    assert total == math.comb(360, 3)
+    genotypes, total, dosed = predict._genotypes(graph, None, None, None, tmp_path / "genes.txt")
+    assert (total, dosed) == (math.comb(360, 3), False)
     assert isinstance(genotypes, Iterator)
-    assert next(iter(genotypes)) == (0, 1, 2)
+    assert next(iter(genotypes)) == ((0, 1, 2), None)
 
     waiting, asked = [], 0
     flush = predict._flush
@@ -233,7 +233,7 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
         waiting.append(len(rows))
         return flush(writer, schema, rows, values)
 
-    def batches() -> Iterator[tuple[list[tuple[int, ...]], Any]]:
+    def batches() -> predict.Batches:
         nonlocal asked
         for rows in itertools.batched(genotypes, 5000) if hasattr(itertools, "batched") else _batched(genotypes, 5000):
             asked += len(rows)
@@ -251,6 +251,34 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
 def _batched(rows: Any, n: int) -> Iterator[list[Any]]:
     while chunk := list(itertools.islice(rows, n)):
         yield chunk
+
+
+def test_doses(finished: Path, tmp_path: Path) -> None:
+    """A run that was trained on deletions predicts any dose; the table that it writes is read again as the same."""
+    said: list[str] = []
+    predict.predict(finished, None, genes=[f"{A}=0.3,{B}", f"{A} + {B}", f"{A}=1+{B}+{C}"], say=said.append)
+    found = printed("\n".join(said))
+    batch = kg.PerturbationBatch.from_lists([GENES.index([A, B]).tolist()], len(GENES), values=[[0.3, 0.0]])
+    _, task = load_task(finished)
+    with torch.no_grad():
+        expected = task(batch).values.double().item() * task.transform.scale.item() + task.transform.center.item()
+    assert list(found) == [f"{A}=0.3+{B}", f"{A}+{B}", f"{A}=1+{B}+{C}"]
+    assert found[f"{A}=0.3+{B}"] == pytest.approx(expected, abs=1e-5)
+    assert found[f"{A}=0.3+{B}"] != pytest.approx(found[f"{A}+{B}"], abs=1e-5)
+    assert found[f"{A}=1+{B}+{C}"] == pytest.approx(forward(finished, [[B, C]])[0], abs=1e-5)
+
+    (tmp_path / "in.csv").write_text(f"genotype\n{A}=0.3+{B}\n{A}+{B}\n{A}=0.5\n{A}=1+{B}\n")
+    for strategy in (None, "lazy-mask", "stored-masks"):
+        out = tmp_path / "out.csv"
+        predict.predict(finished, out, screen=tmp_path / "in.csv", strategy=strategy, say=lambda _: None)
+        rows = list(csv.DictReader(out.read_text().splitlines()))
+        assert [row["genotype"] for row in rows] == [f"{A}=0.3+{B}", f"{A}+{B}", f"{A}=0.5", f"{A}=1+{B}"]
+        assert float(rows[0][COLUMN]) == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(kg.StrategyError, match="the strategy neighborhood shows deletions only"):
+        predict.predict(finished, None, genes=[f"{A}=0.3"], strategy="neighborhood", say=lambda _: None)
+    for text, why in ((f"{A}=-1", "has the value -1, but a value is finite"), (f"{A}=0.3+{A}", "one gene two values")):
+        with pytest.raises(kg.KnockgraphError, match=why):
+            predict.predict(finished, None, genes=[text], say=lambda _: None)
 
 
 def test_the_batch_size_does_not_matter(finished: Path, tmp_path: Path) -> None:
