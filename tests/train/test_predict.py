@@ -221,10 +221,10 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
     """All triples of 360 genes are 7.7 million; nothing of that size is ever made, and batches are taken one by one."""
     (tmp_path / "genes.txt").write_text("\n".join(GENES.names))
     graph = kg.demo_cell()
-    genotypes, total = predict._genotypes(graph, None, None, None, tmp_path / "genes.txt")
-    assert total == math.comb(360, 3)
+    genotypes, total, dosed = predict._genotypes(graph, None, None, None, tmp_path / "genes.txt")
+    assert (total, dosed) == (math.comb(360, 3), False)
     assert isinstance(genotypes, Iterator)
-    assert next(iter(genotypes)) == (0, 1, 2)
+    assert next(iter(genotypes)).genes == (0, 1, 2)
 
     waiting, asked = [], 0
     flush = predict._flush
@@ -233,7 +233,7 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
         waiting.append(len(rows))
         return flush(writer, schema, rows, values)
 
-    def batches() -> Iterator[tuple[list[tuple[int, ...]], Any]]:
+    def batches() -> predict.Batches:
         nonlocal asked
         for rows in itertools.batched(genotypes, 5000) if hasattr(itertools, "batched") else _batched(genotypes, 5000):
             asked += len(rows)
@@ -265,7 +265,7 @@ def test_the_batch_size_does_not_matter(finished: Path, tmp_path: Path) -> None:
 
 def test_the_batch_size_is_what_fits(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, task = load_task(finished)
-    step = predict._step(task, len(GENES))
+    step = predict._step(task, len(GENES), dosed=False)
     sizes = []
     for share in (0.0, 1.0, 3.0, 20.0, 1e6):
         room = int(share * memory.predict_peak(step, 10))
