@@ -76,7 +76,7 @@ def test_a_collapse_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (text,) = result["warnings"]
     assert text.startswith("the genes' states have become alike (mean cosine 1.000 after layer 2, ")
     assert "try " in text
-    assert "or an optimizer.lr below 0.002" in text
+    assert "or an optimizer.lr below 0.001" in text
     assert said.count(f"warning: {text}") in (1, 2)  # during the run (then with that moment's figures) and at its end
     assert sum("have become alike" in line for line in said) == 2
     page = (tmp_path / "run" / "report.html").read_text()
