@@ -89,7 +89,7 @@ def test_an_epoch_that_was_not_run() -> None:
     assert (d["measured"], d["unexplained"], d["ratio"]) == (None, None, d["predicted"])
     assert d["ratio"] == pytest.approx(4)
     text = explain.comparison(compared(profile(), profile("hetero", {phases.FORWARD: 4.0})))
-    assert "predicted, because an epoch is too long to be run here" in text
+    assert "predicted, because an epoch is too long to run here" in text
 
 
 def test_conditions_first() -> None:
