@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "setpriv")
 SECONDS = 60  #: for a daemon to answer, or to end
 # Two partitions: a job in the second one takes the place of one in the first, which is put back into the queue. A
 # requeued job may start after `cred_expire` seconds (elsewhere 120), and a node that does not answer is given up after
@@ -154,7 +154,7 @@ class OneNodeCluster:
             raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
         return done.stdout.strip()
 
-    def job(self, number: int) -> dict[str, str]:
+    def job(self, number: int | str) -> dict[str, str]:
         """What ``scontrol show job`` says: JobState, Restarts, ExitCode, …"""
         words = self.ask("scontrol", "show", "job", "-o", str(number)).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
@@ -166,9 +166,10 @@ class OneNodeCluster:
             return ""
 
     def _run(self, name: str, *words: str) -> None:
+        command = ["setpriv", "--pdeathsig", "TERM", _program(name) or name, *words]  # not left behind by a killed test
         with (self.folder / f"{name}.out").open("ab") as file:
             self._daemons[name] = subprocess.Popen(
-                [_program(name) or name, *words], env=self.environment, stdout=file, stderr=file, process_group=0
+                command, env=self.environment, stdout=file, stderr=file, process_group=0
             )
 
     def _wait(self, ready: Callable[[], bool], who: str) -> None:
