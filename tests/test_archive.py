@@ -113,6 +113,17 @@ def test_screen_1() -> None:
     assert sources == ["first", "first", "second", "", "first", "Zweite"]
 
 
+def test_screen_2() -> None:
+    screen = Screen.load(ARCHIVE / "screen-2" / "x.parquet")
+    expected = [(), ("YAL001C=0.3", "YBR004C"), ("YAL001C=2",), ("YAL001C", "YAL002W=1"), ("YAL001C",)]
+    assert list(screen.genotypes) == expected
+    assert screen.genotypes.names == ("YAL001C", "YAL002W", "YBR004C")
+    assert screen.genotypes.codes.tolist() == [0, 2, 0, 0, 1, 0]
+    assert screen.genotypes.values is not None
+    assert screen.genotypes.values.tolist() == [0.3, 0.0, 2.0, 0.0, 1.0, 0.0]
+    assert close(screen.phenotypes["fitness"].tolist(), [1.0, 0.5, 0.25, 0.125, float("nan")])
+
+
 def test_checkpoint_1() -> None:
     state = checkpoints.load(ARCHIVE / "checkpoint-1" / "x.ckpt")
     assert list(state) == ["epoch", "rate", "nothing", "limits", 7]
@@ -147,7 +158,7 @@ def unpacked_store(folder: Path) -> Path:
 def test_mask_store_1(tmp_path: Path) -> None:
     graph = CellGraph.load(ARCHIVE / "cellgraph-1" / "x.cellgraph")
     strategy = strategies.create("stored-masks", graph, directory=unpacked_store(tmp_path / "store"))
-    masks = strategy.collate(PerturbationBatch.from_lists([[0], [1, 3], []], 6)).payload["masks"]
+    masks = strategy.collate(PerturbationBatch.from_lists([[0], [1, 3], []], 6)).payload.masks
     physical = [[False, False, True, True, True], [False, False, False, False, False], [True] * 5]
     regulatory = [[False, False, True], [True, True, True], [True] * 3]
     assert [mask.T.tolist() for mask in masks] == [physical, regulatory]
@@ -242,9 +253,9 @@ def test_a_screen_of_a_later_version(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     table = pq.read_table(ARCHIVE / "screen-1" / "x.parquet")
-    about = {**json.loads(table.schema.metadata[b"knockgraph"]), "version": 2}
+    about = {**json.loads(table.schema.metadata[b"knockgraph"]), "version": 3}
     pq.write_table(table.replace_schema_metadata({"knockgraph": json.dumps(about)}), tmp_path / "later")
-    with pytest.raises(FileFormatError, match=r"later has screen format version 2, newer than the 1 .*; upgrade"):
+    with pytest.raises(FileFormatError, match=r"later has screen format version 3, newer than the 2 .*; upgrade"):
         Screen.load(tmp_path / "later")
 
 

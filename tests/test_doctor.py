@@ -155,7 +155,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_that_works(monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
     assert doctor._gpu() == Finding("GPU", "ok", "H200, 80 of 140 GB free")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1e9, 140e9))
-    assert doctor._gpu() == Finding("GPU", "note", "H200, 1 of 140 GB free", "'nvidia-smi' lists what takes the memory")
+    assert doctor._gpu() == Finding("GPU", "note", "H200, 1 of 140 GB free", "'nvidia-smi' shows what uses the memory")
 
 
 def test_a_device_that_torch_has_no_kernels_for(monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
@@ -195,7 +195,7 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda self: "150000 100000")  # a container with one and a half cores
     found = doctor._cores()
     assert (found.status, found.fix) == ("note", "export OMP_NUM_THREADS=2")
-    assert found.detail == "2 cores, 4 threads: they wait for each other"
+    assert found.detail == "2 cores, 4 threads: they slow each other down"
 
 
 def test_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:

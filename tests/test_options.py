@@ -1,6 +1,7 @@
 """Options are checked against the signature of what they belong to."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
@@ -38,6 +39,31 @@ def test_every_class_chosen_by_name_says_its_types() -> None:
     for kind in kinds:
         with pytest.raises(KnockgraphError, match="it has"):
             check_options("it", kind, {"no such option": 1}, KnockgraphError)
-    for name in ("channels", "layers", "dropout", "norm", "features", "relations"):
+    for name in ("channels", "messages.layers", "readout.dropout", "input.norm", "messages.relations"):
+        group, _, option = name.rpartition(".")
+        given = {option: object()}
         with pytest.raises(KnockgraphError, match=f"the option {name} is"):
-            check_options("it", kinds[0], {name: object()}, KnockgraphError)
+            check_options("it", kinds[0], {group: given} if group else given, KnockgraphError)
+
+
+@dataclass(frozen=True)
+class Part:
+    size: int = 1
+    names: tuple[str, ...] = ()
+
+
+class Whole:
+    def __init__(self, part: Part = Part(), more: int = 0) -> None: ...  # noqa: B008
+
+
+def test_a_group_of_options() -> None:
+    made = check_options("it", Whole, {"part": {"size": 3}, "more": 2}, KnockgraphError)
+    assert made == {"part": Part(3), "more": 2}
+    assert check_options("it", Whole, {"part": Part(4)}, KnockgraphError) == {"part": Part(4)}
+    for wrong, match in (
+        ({"part": {"sise": 3}}, r"it has no option 'part.sise' \(did you mean 'size'\?\); part has size, names"),
+        ({"part": {"size": "x"}}, "it: the option part.size is 'x', but an integer is needed"),
+        ({"part": 3}, r"it: the option part is 3, but a group of options \(size, names\) is needed"),
+    ):
+        with pytest.raises(KnockgraphError, match=match):
+            check_options("it", Whole, wrong, KnockgraphError)

@@ -74,9 +74,9 @@ def test_registered_in_this_process() -> None:
 def test_a_name_is_given_once() -> None:
     kg.register("baseline", "mine", Mean)
     kg.register("baseline", "mine", Mean)  # a cell of a notebook is run again
-    with pytest.raises(kg.RegistryError, match="there is a baseline 'mine' already; choose another name"):
+    with pytest.raises(kg.RegistryError, match="there is already a baseline 'mine'; choose another name"):
         kg.register("baseline", "mine", registry.find("baseline", "additive"))
-    with pytest.raises(kg.RegistryError, match="there is a baseline 'mean' already"):
+    with pytest.raises(kg.RegistryError, match="there is already a baseline 'mean'"):
         kg.register("baseline", "mean", Mean)
 
 
@@ -85,10 +85,10 @@ def test_a_name_is_given_once() -> None:
     [
         ("modle", "mine", Mine, "there is no kind 'modle'; use one of model, strategy"),
         ("model", "", Mine, "'' cannot be the name of a model"),
-        ("model", "a:b", Mine, "'a:b' cannot be the name of a model: leave out blanks and any of : / = ,"),
+        ("model", "a:b", Mine, "'a:b' cannot be the name of a model: leave out spaces and any of : / = ,"),
         ("model", "a b", Mine, "'a b' cannot be"),
-        ("loss", "mine", Mine, "the loss 'mine' cannot be used: it is no class that derives from knockgraph.losses"),
-        ("model", "mine", len, "the model 'mine' cannot be used: it is no class that derives from torch.nn.Module"),
+        ("loss", "mine", Mine, "the loss 'mine' cannot be used: it is not a class that derives from knockgraph.losses"),
+        ("model", "mine", len, "the model 'mine' cannot be used: it is not a class that derives from torch.nn.Module"),
     ],
 )
 def test_what_cannot_be_registered(kind: str, name: str, thing: Any, text: str) -> None:
@@ -114,9 +114,9 @@ def test_what_cannot_be_registered(kind: str, name: str, thing: Any, text: str) 
         ("model", "knockgraph.models.toy:", "'knockgraph.models.toy:' is not of the form package.module:Class"),
         ("model", ":Mine", "is not of the form"),
         ("model", "../evil:Mine", "is not of the form"),
-        ("model", "os:system", "it is no class that derives from torch.nn.Module"),
-        ("loss", "subprocess:Popen", "it is no class that derives from knockgraph.losses.loss.Loss"),
-        ("source", "torch.nn:Module", "it is no class that derives from knockgraph.sources.source.Source"),
+        ("model", "os:system", "it is not a class that derives from torch.nn.Module"),
+        ("loss", "subprocess:Popen", "it is not a class that derives from knockgraph.losses.loss.Loss"),
+        ("source", "torch.nn:Module", "it is not a class that derives from knockgraph.sources.source.Source"),
     ],
 )
 def test_what_cannot_be_found(kind: str, name: str, text: str) -> None:

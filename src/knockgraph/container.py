@@ -8,7 +8,7 @@ A container is a safetensors file. Its header's metadata holds
     digests       JSON: tensor name → SHA-256 of its dtype, shape and bytes
     content_hash  SHA-256 over format, version, document and digests
 
-A file is written beside its destination and renamed when complete, so a reader never meets a half-written one.
+A file is written under a temporary name and renamed when complete, so a reader never sees a half-written one.
 On load every digest is checked; an error names the file and the damaged record.
 """
 
@@ -67,13 +67,13 @@ def write_container(
 
 
 def _sort_metadata(path: Path) -> None:
-    """Give equal content equal bytes: safetensors writes the entries of the metadata in random order."""
+    """Make equal content give equal bytes: safetensors writes the entries of the metadata in random order."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
         text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-        if len(text) <= size:  # it is as long as before, and the rest is blanks
+        if len(text) <= size:  # it is as long as before, and padded with spaces
             file.seek(8)
             file.write(text.ljust(size))
 
@@ -97,7 +97,7 @@ def read_container(
         if not source.is_file():
             why = "it is a folder; give a file name" if source.is_dir() else "there is no such file"
             raise FileFormatError(f"cannot read {source}: {why}")
-        source.open("rb").close()  # safetensors calls every file that it cannot open one that is not there
+        source.open("rb").close()  # safetensors reports every file that it cannot open as missing
         with safe_open(source, framework="pt") as opened:
             metadata = opened.metadata() or {}
             found = metadata.get("format")
@@ -143,7 +143,7 @@ def _version(text: str | None, versions: range, source: Path, what: str) -> int:
 
 
 def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of those that share memory with an earlier one, which safetensors refuses to write."""
+    """Copy tensors that share memory with an earlier one, which safetensors refuses to write."""
     seen: set[int] = set()
     apart = {}
     for name, t in tensors.items():

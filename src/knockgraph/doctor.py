@@ -1,4 +1,4 @@
-"""What this machine has, what is missing, and what to do about it."""
+"""Checks of this machine: what is installed, what is missing, and how to fix it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NEEDED = (
 
 
 def examine() -> list[Finding]:
-    """Run every check; the whole takes about a second."""
+    """Run all checks; this takes about a second."""
     checks = (_gpu, _triton, _cores, _shared_memory, _write_access, _disk, _self_test)
     return [*_packages(), *(check() for check in checks)]
 
@@ -71,11 +71,13 @@ def _gpu() -> Finding:
         detail = f"torch was built for CUDA {built}, but the driver only has CUDA {older}"
         return Finding("GPU", "problem", detail, f"update the driver, or install a torch for CUDA {driver[0]}")
     detail = f"there is a driver, but torch (built for CUDA {built}) sees no device"
-    return Finding("GPU", "problem", detail, "see whether 'nvidia-smi' lists one, and start containers with --gpus all")
+    return Finding(
+        "GPU", "problem", detail, "check whether 'nvidia-smi' lists one, and start containers with --gpus all"
+    )
 
 
 def _gpu_works() -> Finding:
-    """A device that is seen may still be of a kind that this torch has no kernels for."""
+    """A device may be visible although this build of torch has no kernels for it."""
     name = torch.cuda.get_device_name()
     try:
         free, total = torch.cuda.mem_get_info()
@@ -87,7 +89,7 @@ def _gpu_works() -> Finding:
         return Finding("GPU", "problem", f"{name} does not work: {said}", fix)
     memory = f"{name}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free"
     if free < 2e9:
-        return Finding("GPU", "note", memory, "'nvidia-smi' lists what takes the memory")
+        return Finding("GPU", "note", memory, "'nvidia-smi' shows what uses the memory")
     return Finding("GPU", "ok", memory)
 
 
@@ -124,7 +126,7 @@ def _triton() -> Finding:
 
 
 def _cores() -> Finding:
-    """More threads than cores wait for each other; in a container torch counts the cores of the whole machine."""
+    """More threads than cores slow each other down; in a container torch counts the cores of the whole machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):  # not in such a container
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -132,7 +134,7 @@ def _cores() -> Finding:
     threads = torch.get_num_threads()
     detail = f"{cores} core{'s' * (cores > 1)}, {threads} thread{'s' * (threads > 1)}"
     if threads > cores:
-        return Finding("CPU", "note", f"{detail}: they wait for each other", f"export OMP_NUM_THREADS={cores}")
+        return Finding("CPU", "note", f"{detail}: they slow each other down", f"export OMP_NUM_THREADS={cores}")
     return Finding("CPU", "ok", detail)
 
 
@@ -167,7 +169,7 @@ def _disk() -> Finding:
         places.add(Path.cwd())
     free, place = min((shutil.disk_usage(p).free, str(p)) for p in places)
     if free < 1e9:
-        fix = "make room, or set TMPDIR and run_dir to a larger disk"
+        fix = "free some space, or set TMPDIR and run_dir to a larger disk"
         return Finding("Disk", "problem", f"{free / 1e6:.0f} MB free in {place}: too little for checkpoints", fix)
     return Finding("Disk", "ok", f"{free / 1e9:.0f} GB free in {place}")
 

@@ -1,4 +1,4 @@
-"""Every error knockgraph raises on purpose. Each text says what is wrong, where, and what to do about it."""
+"""Every error that knockgraph raises on purpose. Each message says what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 class KnockgraphError(Exception):
-    """Base of all errors that knockgraph raises on purpose; the command line prints its text as one sentence.
+    """Base of all errors that knockgraph raises on purpose; the command line prints the message as one sentence.
 
-    A text is one line of printable characters, whatever a damaged file put into it: no line breaks, and nothing that a
-    terminal obeys.
+    A message is one line of printable characters, whatever a damaged file contains: no line breaks and no terminal
+    control sequences.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -33,7 +33,7 @@ class UnknownGeneError(KnockgraphError, KeyError):
 
     Args:
         message: The sentence shown to the user.
-        names: Every offending name, in the order in which it was met.
+        names: Every offending name, in order of appearance.
     """
 
     def __init__(self, message: str, names: Sequence[str] = ()) -> None:
@@ -45,7 +45,7 @@ class UnknownGeneError(KnockgraphError, KeyError):
 
 
 class PerturbationError(KnockgraphError, ValueError):
-    """A batch of perturbations is malformed: an index out of range, a pointer that does not fit."""
+    """A batch of perturbations is malformed: an index is out of range, or a pointer does not match."""
 
 
 class MissingPointerError(PerturbationError):
@@ -89,7 +89,11 @@ class LossError(KnockgraphError, ValueError):
 
 
 class BaselineError(KnockgraphError, ValueError):
-    """A baseline was given an option or rows that it does not allow, or was asked before it was fitted."""
+    """A baseline was given an option or rows that it does not allow, or was used before it was fitted."""
+
+
+class NoDosesError(BaselineError):
+    """A baseline that knows deletions only was given genes with other values."""
 
 
 class MissingPackageError(BaselineError):
@@ -97,7 +101,7 @@ class MissingPackageError(BaselineError):
 
 
 class SourceError(KnockgraphError, ValueError):
-    """A source was asked for what it does not have: a graph, a screen, an option."""
+    """A source does not have what was requested: a graph, a screen, an option."""
 
 
 class DownloadError(KnockgraphError, OSError):
@@ -113,7 +117,7 @@ class ConfigError(KnockgraphError, ValueError):
 
 
 class WindowError(KnockgraphError, ValueError):
-    """The run is too short for the steps that are to be recorded."""
+    """The run is too short for the requested recording."""
 
 
 class BatchTooLargeError(KnockgraphError):
@@ -125,4 +129,4 @@ class NotFiniteError(KnockgraphError, ArithmeticError):
 
 
 class TrainingStoppedError(KnockgraphError, RuntimeError):
-    """Something outside of the model ended a training."""
+    """Something outside the model ended the training."""

@@ -6,7 +6,7 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,14 @@ from knockgraph.files import atomic_write
 from knockgraph.models import baselines
 from knockgraph.train import foreseen
 from knockgraph.train.data import TrainingData
-from knockgraph.train.metrics import classification_metrics, regression_metrics
+from knockgraph.train.metrics import headline, metrics_of
 from knockgraph.train.run import Say, load_task
 from knockgraph.train.schema import Config
-from knockgraph.train.task import Task
+from knockgraph.train.task import MOST_NAMED, Task
+from knockgraph.words import listed
+
+_MOST_POINTS = 5000  # of a phenotype, in the result and the report
+_MANY = 100  # phenotypes, to each of which a baseline is fitted
 
 
 def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cpu") -> dict[str, Any]:
@@ -33,12 +37,11 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     _check_labels(data, task, directory, say)
     data.collate = task.strategy.collate
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
-        if task.strategy.placement == "stored":
-            try:
-                task.strategy.store.use(directory / "store")
-            except KnockgraphError:  # removed to save room, or not written completely yet
-                folder = stack.enter_context(tempfile.TemporaryDirectory())
-                task.strategy.prepare(data.bound, Path(folder) / "store")
+        try:
+            task.strategy.open(directory / "store")
+        except KnockgraphError:  # removed to save room, or not written completely yet
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            task.strategy.prepare(data.bound, Path(folder) / "store")
         result = evaluate_part(config, data, task.to(device), part, None, say)
     say(verdict(config.model.name, result, task.classes))
     return result
@@ -66,48 +69,87 @@ def evaluate_part(
         raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
     if directory is None and task.approximation is not None:  # training has said so
         say(f"note: {task.approximation}")
-    prediction = predict_rows(task, data, part)
-    rows = data.rows[part]
-    target = data.targets(part)
-    score = scorer(task.classes, data)
-    table = {config.model.name: score(prediction, target)}
-    for name, found in baseline_metrics(data, config.trainer.baselines, part, say).items():
-        table[name if name not in table else f"{name} (baseline)"] = found  # 'additive' is a model, too
-    ceiling = None if task.classes else baselines.reproducibility_ceiling(data.bound)
-    ptr = torch.as_tensor(data.bound.host_ptr)
-    measured, predicted = data.bound.values[rows], task.told(prediction, (ptr[1:] - ptr[:-1])[rows])
+    prediction, rows = predict_rows(task, data, part), data.rows[part]
+    scores = {config.model.name: task.metrics(prediction, data.targets(part))}
+    seconds = {}
+    for name, found, took in fitted_baselines(data, config.trainer.baselines, part, say):
+        line = name if name not in scores else f"{name} (baseline)"  # 'additive' is a model, too
+        scores[line], seconds[line] = found, took
+    measured, predicted = data.bound.values[rows], task.told(prediction, data.bound.num_perturbed[rows])
     if directory is not None:
         _write_predictions(directory / "predictions.parquet", data, rows, measured, predicted)
-    _print(table, task.classes, ceiling, part, say)
-    return {
+    result = {
         "part": part,
         "experiments": len(rows),
-        "metrics": table,
-        "ceiling": ceiling,
+        **_figures(data, scores, seconds, part),
         "approximation": task.approximation,
-        "measured": measured[:, 0].tolist()[:5000],
-        "predicted": predicted[:, 0].tolist()[:5000],
+        **_points(task.phenotypes, measured, predicted),
     }
+    _print(result, task.classes, say)
+    return result
 
 
-def baseline_metrics(data: TrainingData, names: Sequence[str], part: str, say: Say) -> dict[str, dict[str, float]]:
-    """Fit each baseline on the training part and measure it on another; one whose package is missing is passed over."""
+def _figures(
+    data: TrainingData, scores: Mapping[str, Mapping[str, Tensor]], seconds: Mapping[str, float], part: str
+) -> dict[str, Any]:
+    """The headline of each line and the ceiling; of several phenotypes also the figures of each."""
+    names = data.bound.phenotype_types
+    table = {line: {key: float(value) for key, value in headline(found).items()} for line, found in scores.items()}
+    for line, took in seconds.items():
+        table[line]["seconds"] = took
+    mean, ceilings = ceiling(data)
+    figures: dict[str, Any] = {"phenotypes": list(names), "metrics": table, "ceiling": mean}
+    if len(names) > 1:
+        figures["labels"] = (~data.targets(part).isnan()).sum(0).tolist()
+        figures["ceilings"] = ceilings
+        figures["by_phenotype"] = {
+            line: {key: values.tolist() for key, values in found.items()} for line, found in scores.items()
+        }
+    return figures
+
+
+def ceiling(data: TrainingData) -> tuple[float | None, list[float | None]]:
+    """The best Pearson that the labels' errors allow: the mean over the phenotypes where it is known, and each."""
+    names = data.bound.phenotype_types
+    each = [None if data.classes else baselines.reproducibility_ceiling(data.bound, phenotype=name) for name in names]
+    known = [value for value in each if value is not None]
+    return sum(known) / len(known) if known else None, each
+
+
+def _points(names: Sequence[str], measured: Tensor, predicted: Tensor) -> dict[str, Any]:
+    """Measured and predicted, one list each; of several phenotypes one list for each of the first few."""
+    points: dict[str, tuple[list[float], list[float]]] = {}
+    for name, y, p in zip(names, measured.T, predicted.T, strict=False):
+        if len(points) == MOST_NAMED:
+            break
+        known = ~y.isnan()
+        points[name] = y[known].tolist()[:_MOST_POINTS], p[known].tolist()[:_MOST_POINTS]
+    if len(names) == 1:
+        return dict(zip(("measured", "predicted"), points[names[0]], strict=True))
+    return {key: {name: both[k] for name, both in points.items()} for k, key in enumerate(("measured", "predicted"))}
+
+
+def fitted_baselines(
+    data: TrainingData, names: Sequence[str], part: str, say: Say
+) -> Iterator[tuple[str, dict[str, Tensor], float]]:
+    """Fit each baseline on the training part and measure it on another: its name, its metrics (one value for each
+    phenotype) and the seconds that it took; one whose package is missing is passed over.
+    """
     if part not in data.rows:
         raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
-    score = scorer(data.classes, data)
     target = data.targets(part)
-    table: dict[str, dict[str, float]] = {}
+    if names and target.shape[1] > _MANY:
+        say(f"fitting {listed(names)} to {target.shape[1]:,} phenotypes one by one; trainer.baselines chooses fewer")
     for name in names:
         start = time.perf_counter()
         try:
             baseline = baselines.create(name, data.graph)
             baseline.fit(data.bound, data.rows["train"], data.targets("train"), (data.rows["val"], data.targets("val")))
-        except baselines.MissingPackageError as error:
+        except (baselines.MissingPackageError, baselines.NoDosesError) as error:
             say(f"{name} is left out: {error}")
             continue
-        table[name] = score(baseline.predict(data.bound, data.rows[part]), target)
-        table[name]["seconds"] = time.perf_counter() - start
-    return table
+        prediction = baseline.predict(data.bound, data.rows[part])
+        yield name, metrics_of(prediction, target, data.transform, data.classes), time.perf_counter() - start
 
 
 def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say) -> dict[str, Any]:
@@ -115,12 +157,13 @@ def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say)
     for name in names:  # before any data are read
         registry.find("baseline", name)
     data = TrainingData.from_config(config)
-    table = baseline_metrics(data, names, part, say)
-    ceiling = None if data.classes else baselines.reproducibility_ceiling(data.bound)
-    if table:
-        _print(table, data.classes, ceiling, part, say)
+    found = list(fitted_baselines(data, names, part, say))
+    scores, seconds = {name: one for name, one, _ in found}, {name: took for name, _, took in found}
+    result = {"part": part, **_figures(data, scores, seconds, part)}
+    if scores:
+        _print(result, data.classes, say)
     sizes = {name: len(rows) for name, rows in data.rows.items()}
-    return {"part": part, "experiments": sizes, "metrics": table, "ceiling": ceiling, "split": dict(data.split.about)}
+    return {**result, "experiments": sizes, "split": dict(data.split.about)}
 
 
 def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
@@ -133,15 +176,12 @@ def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
     return torch.cat(values)
 
 
-def scorer(classes: bool, data: TrainingData) -> Any:
-    """The function (prediction, target, both in label units) → metric → value."""
+def scorer(data: TrainingData) -> Callable[[Tensor, Tensor], dict[str, float]]:
+    """The function (prediction, target, both in label units) → metric → headline figure."""
 
     def score(prediction: Tensor, target: Tensor) -> dict[str, float]:
-        if classes:
-            found = classification_metrics(prediction, target)
-        else:
-            found = regression_metrics(prediction, target, data.transform.scale)
-        return {name: float(value) for name, value in found.items()}
+        found = metrics_of(prediction, target, data.transform, data.classes)
+        return {name: float(value) for name, value in headline(found).items()}
 
     return score
 
@@ -152,29 +192,67 @@ def _write_predictions(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    screen, name = data.screen, data.config.data.phenotype
+    screen, names = data.screen, data.bound.phenotype_types
     experiment = data.bound.experiment[rows].numpy()
-    table = pa.table(
-        {
-            "genotype": pa.array([list(screen.genotypes[int(row)]) for row in experiment], pa.list_(pa.string())),
-            "experiment": experiment,
-            f"measured_{name}": measured[:, 0].double().numpy(),
-            f"predicted_{name}": predicted[:, 0].numpy(),
-        }
-    )
+    genotypes = pa.array([list(screen.genotypes[int(row)]) for row in experiment], pa.list_(pa.string()))
+    columns = {"genotype": genotypes, "experiment": pa.array(experiment)}
+    for name, y, p in zip(names, measured.T, predicted.T, strict=True):
+        columns[f"measured_{name}"] = pa.array(y.double().numpy(), from_pandas=len(names) > 1)  # null where missing
+        columns[f"predicted_{name}"] = pa.array(p.contiguous().numpy())
+    table = pa.table(columns)
     with atomic_write(path) as part:
         pq.write_table(table, part)
 
 
-def _print(table: dict[str, dict[str, float]], classes: bool, ceiling: float | None, part: str, say: Say) -> None:
-    shown = ("auroc", "average_precision") if classes else ("pearson", "spearman", "rmse_original")
+def _print(result: dict[str, Any], classes: bool, say: Say) -> None:
+    """The headline of each line, then the score of each phenotype, or where there are many, how they are spread."""
+    table, names = result["metrics"], result["phenotypes"]
+    error = "rmse" if len(names) > 1 else "rmse_original"
+    shown = ("auroc", "average_precision") if classes else ("pearson", "spearman", error)
     width = max(map(len, table))
-    say(f"{part} part:")
+    say(f"{result['part']} part{f', means over {len(names):,} phenotypes' if len(names) > 1 else ''}:")
     for name, found in table.items():
         figures = "  ".join(f"{key} {_number(found[key])}" for key in shown)
         say(f"  {name:<{width}}  {figures}")
-    if ceiling is not None:
-        say(f"  {'ceiling':<{width}}  pearson {ceiling:.3f}")
+    if result["ceiling"] is not None:
+        say(f"  {'ceiling':<{width}}  pearson {result['ceiling']:.3f}")
+    if len(names) > 1:
+        headings, rows = by_phenotype(result, shown[0])
+        widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+        for row in (headings, *rows):
+            cells = (f"{text:>{w}}" for text, w in zip(row[1:], widths[1:], strict=True))
+            say(f"  {row[0]:<{widths[0]}}  {'  '.join(cells)}")
+
+
+def by_phenotype(result: dict[str, Any], score: str) -> tuple[list[str], list[list[str]]]:
+    """The score of every line for each phenotype, as headings and rows of text; of many phenotypes, the quantiles.
+
+    Args:
+        result: Of several phenotypes, see :func:`evaluate_part`.
+        score: ``pearson`` or ``auroc``.
+    """
+    names, found = result["phenotypes"], {line: each[score] for line, each in result["by_phenotype"].items()}
+    if score == "pearson" and any(value is not None for value in result["ceilings"]):
+        found["ceiling"] = [math.nan if value is None else value for value in result["ceilings"]]
+    if len(names) <= MOST_NAMED:
+        rows = [
+            [name, f"{labels:,}", *(_number(values[k]).strip() for values in found.values())]
+            for k, (name, labels) in enumerate(zip(names, result["labels"], strict=True))
+        ]
+        return ["phenotype", "labels", *(f"{score} {line}" for line in found)], rows
+    shares = {"lowest": 0.0, "lowest tenth": 0.1, "median": 0.5, "highest tenth": 0.9, "highest": 1.0}
+    spread = {line: _quantiles(values, list(shares.values())) for line, values in found.items()}
+    labels = _quantiles(result["labels"], list(shares.values()))
+    rows = [
+        [name, f"{labels[k]:,.0f}", *(_number(values[k]).strip() for values in spread.values())]
+        for k, name in enumerate(shares)
+    ]
+    return [f"of {len(names):,} phenotypes", "labels", *(f"{score} {line}" for line in found)], rows
+
+
+def _quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float]:
+    known = np.array([value for value in values if not math.isnan(value)])
+    return [math.nan] * len(shares) if len(known) == 0 else [float(q) for q in np.quantile(known, shares)]
 
 
 def verdict(model: str, result: dict[str, Any], classes: bool) -> str:
@@ -185,9 +263,11 @@ def verdict(model: str, result: dict[str, Any], classes: bool) -> str:
     >>> verdict("hetero", {"part": "test", "metrics": metrics}, classes=False)
     'hetero wins on the test part: Pearson 0.860 (the best baseline, low-rank: 0.840), RMSE 0.200 (low-rank: 0.210)'
     """
-    scores = [("auroc", "AUROC", 1), ("average_precision", "average precision", 1)]
+    several = "by_phenotype" in result
+    mean = "mean " if several else ""
+    scores = [("auroc", f"{mean}AUROC", 1), ("average_precision", f"{mean}average precision", 1)]
     if not classes:
-        scores = [("pearson", "Pearson", 1), ("rmse_original", "RMSE", -1)]
+        scores = [("pearson", f"{mean}Pearson", 1), ("rmse" if several else "rmse_original", "RMSE", -1)]
     others = {name: found for name, found in result["metrics"].items() if name != model}
     parts: list[str] = []
     won = []
@@ -203,7 +283,16 @@ def verdict(model: str, result: dict[str, Any], classes: bool) -> str:
     if not parts:
         return f"there is no baseline to compare {model} with on the {result['part']} part"
     outcome = "wins" if all(won) else "is behind" if not any(won) else "is ahead in one of two"
-    return f"{model} {outcome} on the {result['part']} part: {', '.join(parts)}"
+    ahead = _ahead(model, result["by_phenotype"], scores[0][0]) if several else ""
+    return f"{model} {outcome} on the {result['part']} part: {', '.join(parts)}{ahead}"
+
+
+def _ahead(model: str, by_phenotype: dict[str, dict[str, list[float]]], score: str) -> str:
+    """On how many phenotypes the model is ahead of every baseline."""
+    own = np.array(by_phenotype[model][score], dtype=float)
+    others = [np.array(each[score], dtype=float) for line, each in by_phenotype.items() if line != model]
+    best = np.nan_to_num(np.array(others), nan=-np.inf).max(0)
+    return f"; ahead of every baseline on {int((own > best).sum()):,} of {len(own):,} phenotypes"
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and checked to be writable before there is anything to write."""
+"""Files written completely or not at all, and checked to be writable before the work begins."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuse a file that :func:`atomic_write` cannot write, before there is anything to write."""
+    """Refuse a file that :func:`atomic_write` cannot write, before the work begins."""
     target = _target(path)
     if _is_special(target) and not os.access(target, os.W_OK):
         raise KnockgraphError(f"cannot write {target}: permission denied")
@@ -58,7 +58,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """Refuse a folder that cannot be made, or written into, before there is anything to write."""
+    """Refuse a folder that cannot be created or written to, before the work begins."""
     place = Path(os.path.abspath(path))
     while not os.path.lexists(place):
         place = place.parent
@@ -73,7 +73,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Where to write: the end of a symbolic link, except for the standard streams, which are links, too."""
+    """Where to write: the target of a symbolic link, except for the standard streams, which are also links."""
     target = Path(path)
     if os.path.isdir(target):  # unlike Path.is_dir, it never raises
         raise KnockgraphError(f"cannot write {target}: it is a folder; give a file name")
@@ -81,7 +81,7 @@ def _target(path: str | os.PathLike[str]) -> Path:
 
 
 def _is_special(target: Path) -> bool:
-    """Whether a file is there that must not be replaced: a device, a pipe, a socket, an open stream."""
+    """Whether the path is something that must not be replaced: a device, a pipe, a socket, an open stream."""
     if os.path.abspath(target).startswith(("/dev/std", "/dev/fd/", "/proc/")):
         return True
     try:
@@ -91,7 +91,7 @@ def _is_special(target: Path) -> bool:
 
 
 def _part(target: Path) -> Path:
-    """An empty file for what will be ``target``: beside it, so that it can be renamed."""
+    """An empty temporary file in the folder of ``target``, so that it can be renamed to it."""
     folder = None if _is_special(target) else target.parent
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=folder)
@@ -102,7 +102,7 @@ def _part(target: Path) -> Path:
 
 
 def write_json(path: Path | None, data: Any) -> None:
-    """Write JSON, whole or not at all; nothing if no path was given."""
+    """Write JSON atomically; do nothing without a path."""
     if path is not None:
         with atomic_write(path) as part:
             text = json.dumps(finite(data), indent=2, ensure_ascii=False, allow_nan=False)
@@ -110,7 +110,7 @@ def write_json(path: Path | None, data: Any) -> None:
 
 
 def finite(data: Any) -> Any:
-    """The same with ``None`` instead of NaN and infinities, which JSON does not have."""
+    """The same with ``None`` in place of NaN and infinities, which JSON does not have."""
     if isinstance(data, dict):
         return {key: finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):

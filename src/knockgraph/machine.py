@@ -1,4 +1,4 @@
-"""What a measurement was made on, to stand beside its numbers."""
+"""Description of the machine, stored with every measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of whatever is chosen by name, checked against the signature of its class before it is made."""
+"""Options of everything that is chosen by name, checked against the signature of its class."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from knockgraph.errors import KnockgraphError
@@ -16,29 +17,51 @@ _NOT_OPTIONS = ("self", "graph")
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def check_options(what: str, kind: type, options: Mapping[str, Any], error: type[KnockgraphError]) -> None:
-    """Refuse an option that ``kind`` does not have, or that is of another type than its signature says.
+def check_options(
+    what: str, kind: type, options: Mapping[str, Any], error: type[KnockgraphError], under: str = ""
+) -> dict[str, Any]:
+    """Refuse an option that ``kind`` does not have, or whose type does not match the signature.
 
     Args:
-        what: How the thing is called, e.g. ``the model hetero``.
+        what: What to call it in the error, e.g. ``the model hetero``.
         kind: Its class; the cell graph is not an option.
-        options: Name → value.
-        error: What is raised.
+        options: Name → value. Where the signature wants a dataclass, a group of options, the value may be a mapping.
+        error: The error to raise.
+        under: The group that they are in, with a dot.
+
+    Returns:
+        The same, each group an object of its class.
     """
     parameters = inspect.signature(kind).parameters
     known = [name for name, p in parameters.items() if name not in _NOT_OPTIONS and p.kind not in _ANY]
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     hints = _hints(kind)
+    checked = dict(options)
     for name, value in options.items():
+        hint = hints.get(name, Any)
         if name not in known and not takes_any:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise error(f"{what} has no option {name!r}{did_you_mean(name, known)}; {has}")
-        if not fits(value, hints.get(name, Any)):
-            raise error(f"{what}: the option {name} is {value!r}, but {in_words(hints[name])} is needed")
+            has = f"{under.rstrip('.') or 'it'} has {', '.join(known) or 'none'}"
+            raise error(f"{what} has no option {under + name!r}{did_you_mean(name, known)}; {has}")
+        if is_dataclass(hint) and isinstance(value, Mapping):
+            assert isinstance(hint, type)
+            checked[name] = hint(**check_options(what, hint, value, error, f"{under}{name}."))
+        elif not fits(value, hint):
+            raise error(f"{what}: the option {under}{name} is {value!r}, but {in_words(hint)} is needed")
+    return checked
+
+
+def takes(name: str, kind: type) -> bool:
+    """Whether the class has such an option.
+
+    >>> takes("size", type("Box", (), {"__init__": lambda self, size=1: None}))
+    True
+    """
+    parameters = inspect.signature(kind).parameters
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
 def _hints(kind: type) -> dict[str, Any]:
-    """The types of the options; none where a signature names types that are not imported at run time."""
+    """The types of the options; empty if a signature names types that are not imported at run time."""
     try:
         return typing.get_type_hints(inspect.getattr_static(kind, "__init__"))
     except NameError:
@@ -46,7 +69,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
-    """`` (did you mean …?)`` for a name that is nearly one of those known; else blank.
+    """`` (did you mean …?)`` for a name that resembles a known one; otherwise an empty string.
 
     >>> did_you_mean("chanels", ["channels", "layers"])
     " (did you mean 'channels'?)"
@@ -64,7 +87,7 @@ def fits(value: Any, hint: Any) -> bool:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in arguments)
-    if origin is typing.Literal:  # which values there are is said by the class itself
+    if origin is typing.Literal:  # the class itself checks the values
         return any(type(value) is type(one) for one in arguments)
     if hint is Any:
         return True
@@ -87,22 +110,24 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def in_words(hint: Any) -> str:
-    """A type as people say it.
+    """A type in words.
 
     >>> in_words(int | None), in_words(Iterable[str])
-    ('an integer or nothing (null)', 'a list of texts')
+    ('an integer or nothing (null)', 'a list of strings')
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(in_words(one) for one in arguments)
     if origin is typing.Literal:
         return f"one of {', '.join(map(str, arguments))}"
-    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "nothing (null)"}
+    if is_dataclass(hint):
+        return f"a group of options ({', '.join(field.name for field in fields(hint))})"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "a string", type(None): "nothing (null)"}
     if hint in words:
         return words[hint]
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "a mapping {name: value}"
     if isinstance(origin, type) and issubclass(origin, Iterable):
-        plural = {int: "integers", float: "numbers", str: "texts"}
+        plural = {int: "integers", float: "numbers", str: "strings"}
         return f"a list of {plural.get(arguments[0], 'values')}" if arguments else "a list"
     return getattr(hint, "__name__", str(hint))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,16 +22,47 @@ from knockgraph.files import atomic_write, check_writable
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import PerturbationBatch, Screen
-from knockgraph.screen.genotypes import as_text, parse
+from knockgraph.screen.genotypes import as_text, entry, name_and_value, parse
 from knockgraph.train import memory
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.run import Say, load_task
-from knockgraph.train.task import Task, named
-from knockgraph.words import counted
+from knockgraph.train.task import MOST_NAMED, Task, named
+from knockgraph.words import counted, listed
 
 _MOST_SHOWN = 20
 _TEXT = {".csv": ",", ".tsv": "\t"}
+_MOST_WAITING = 65_536  # predictions that are kept before they are written
 _SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
+
+
+class Genotype(NamedTuple):
+    """Rows of the genes that a sample perturbs, and their values if they are not all deleted."""
+
+    genes: tuple[int, ...]
+    values: tuple[float, ...] | None = None
+
+    @staticmethod
+    def of(genes: Iterable[int], values: Iterable[float]) -> Genotype:
+        """The genes once, ascending."""
+        found: dict[int, float] = {}
+        for gene, value in sorted(zip(genes, values, strict=True)):
+            if found.setdefault(gene, value) != value:
+                raise ScreenError(f"a genotype gives one gene two values, {found[gene]:g} and {value:g}; give it one")
+        return Genotype(tuple(found), tuple(found.values()) if any(found.values()) else None)
+
+    @property
+    def size(self) -> int:
+        """Number of perturbed genes; a gene with the value 1 is not perturbed."""
+        return len(self.genes) if self.values is None else sum(value != 1 for value in self.values)
+
+    def entries(self, graph: CellGraph) -> list[str]:
+        """The genes as they are written, e.g. ``YAL001C=0.3``."""
+        values = self.values or (0.0,) * len(self.genes)
+        return [entry(graph.genes[gene], value) for gene, value in zip(self.genes, values, strict=True)]
+
+
+Batches = Iterator[tuple[list[Genotype], npt.NDArray[np.float64]]]
+"""Genotypes, and what is predicted for them, ``[genotypes, phenotypes]``."""
 
 
 def predict(
@@ -42,7 +75,7 @@ def predict(
     all_triples: Path | None = None,
     batch_size: int | None = None,
     strategy: str | None = None,
-    which: str = "best-mse",
+    which: str = "best-error",
     device: str = "cpu",
     say: Say = print,
 ) -> dict[str, Any]:
@@ -66,35 +99,53 @@ def predict(
     if task.approximation is not None:
         say(f"note: {task.approximation}")
     task = task.to(device)
-    genotypes, total = _genotypes(graph, genes, screen, all_pairs, all_triples)
+    genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if output is None and total > _MOST_SHOWN:
         raise KnockgraphError(f"{total:,} genotypes are too many to print; write them to a file with -o FILE")
-    size = batch_size or choose_batch_size(task, graph.num_genes, total)
-    name = f"predicted_{config.data.phenotype}" + ("_probability" if task.classes else "")
-    written = 0
+    if output is None and len(task.phenotypes) > MOST_NAMED:
+        many = counted(len(task.phenotypes), "phenotype")
+        raise KnockgraphError(f"{many} are too many to print; write them to a file with -o FILE")
+    size = batch_size or choose_batch_size(task, graph.num_genes, total, dosed)
+    names = [f"predicted_{name}" + ("_probability" if task.classes else "") for name in task.phenotypes]
+    batches = _batches(task, genotypes, graph.num_genes, size)
     if output is None:
-        for indices, values in _batches(task, genotypes, graph.num_genes, size):
-            for row, value in zip(indices, values, strict=True):
-                say(f"{'+'.join(graph.genes[g] for g in row) or WILD_TYPE}\t{value:.6g}")
-                written += 1
+        written = _print(graph, task.phenotypes, batches, say)
     else:
-        written = _stream(output, graph, name, _batches(task, genotypes, graph.num_genes, size))
-        say(f"wrote {output}: {counted(written, 'genotype')}, column {name}")
-    return {"genotypes": written, "batch_size": size, "column": name, "output": None if output is None else str(output)}
+        written = _stream(output, graph, names, batches)
+        say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
+    about = {"column": names[0]} if len(names) == 1 else {"columns": names}
+    return {"genotypes": written, "batch_size": size, **about, "output": None if output is None else str(output)}
 
 
-def choose_batch_size(task: Task, num_genes: int, total: int) -> int:
+def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: Say) -> int:
+    """A line for each genotype, its predictions behind it; the names of several phenotypes in the first line."""
+    if len(phenotypes) > 1:
+        say("\t".join(["genotype", *phenotypes]))
+    written = 0
+    for chunk, values in batches:
+        for genotype, predicted in zip(chunk, values.tolist(), strict=True):
+            written_genes = "+".join(genotype.entries(graph)) or WILD_TYPE
+            say("\t".join([written_genes, *(f"{value:.6g}" for value in predicted)]))
+            written += 1
+    return written
+
+
+def choose_batch_size(task: Task, num_genes: int, total: int, dosed: bool = False) -> int:
     """What half of the free memory holds, at most 512 and never more than there is to predict."""
 
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
-    return max(min(memory.largest_batch(_step(task, num_genes), available, most=512, device=task.device), total), 1)
+    return max(
+        min(memory.largest_batch(_step(task, num_genes, dosed), available, most=512, device=task.device), total), 1
+    )
 
 
-def _step(task: Task, num_genes: int) -> Callable[[int], None]:
+def _step(task: Task, num_genes: int, dosed: bool) -> Callable[[int], None]:
     """Predicts a batch of the given size, to see what it takes."""
 
     def step(n: int) -> None:
-        _forward(task, PerturbationBatch.from_lists([[k % num_genes] for k in range(n)], num_genes))
+        genes = [[k % num_genes] for k in range(n)]
+        values = [[0.5]] * n if dosed else None
+        _forward(task, PerturbationBatch.from_lists(genes, num_genes, values=values))
 
     return step
 
@@ -108,22 +159,28 @@ def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
     return values
 
 
-def _batches(
-    task: Task, genotypes: Iterable[tuple[int, ...]], num_genes: int, size: int
-) -> Iterator[tuple[list[tuple[int, ...]], list[float]]]:
+def _batch(chunk: list[Genotype], num_genes: int) -> PerturbationBatch:
+    genes = [genotype.genes for genotype in chunk]
+    if not any(genotype.values for genotype in chunk):
+        return PerturbationBatch.from_lists(genes, num_genes)
+    values = [genotype.values or (0.0,) * len(genotype.genes) for genotype in chunk]
+    return PerturbationBatch.from_lists(genes, num_genes, values=values)
+
+
+def _batches(task: Task, genotypes: Iterable[Genotype], num_genes: int, size: int) -> Batches:
     task.eval()
     iterator = iter(genotypes)
     while chunk := list(itertools.islice(iterator, size)):
-        batch = PerturbationBatch.from_lists(chunk, num_genes)
+        batch = _batch(chunk, num_genes)
         with memory.explained(
             size,
             task.strategy.name,
             task.device,
-            lambda: memory.predict_peak(_step(task, num_genes), size, device=task.device),
+            functools.partial(memory.predict_peak, _step(task, num_genes, batch.graded), size, device=task.device),
         ):
-            values = _forward(task, batch)[:, 0].double().cpu()
-        deleted = torch.tensor([len(genes) for genes in chunk])
-        yield chunk, task.told(values.unsqueeze(1), deleted)[:, 0].tolist()
+            values = _forward(task, batch).double().cpu()
+        perturbed = torch.tensor([genotype.size for genotype in chunk])
+        yield chunk, task.told(values, perturbed).numpy()
 
 
 def _genotypes(
@@ -132,25 +189,33 @@ def _genotypes(
     screen: Path | None,
     all_pairs: Path | None,
     all_triples: Path | None,
-) -> tuple[Iterable[tuple[int, ...]], int]:
-    """Gene indices of each genotype, lazily, and how many there are; names are resolved before any work."""
+) -> tuple[Iterable[Genotype], int, bool]:
+    """The genotypes, lazily, how many there are and whether some have values; names are resolved before any work."""
     if genes:
-        lists = [_names(text) for text in genes]
-        named_genes = sorted({name for names in lists for name in names})
-        row = dict(zip(named_genes, graph.gene_index(named_genes).tolist(), strict=True))
-        return [tuple(sorted({row[name] for name in names})) for names in lists], len(lists)
+        named_genes = [_read(text) for text in genes]
+        names = sorted({name for genotype in named_genes for name, _ in genotype})
+        row = dict(zip(names, graph.gene_index(names).tolist(), strict=True))
+        made = [
+            Genotype.of([row[name] for name, _ in genotype], [value for _, value in genotype])
+            for genotype in named_genes
+        ]
+        return made, len(made), any(genotype.values for genotype in made)
     if screen is not None:
-        table = _table(screen)
-        row_of = graph.gene_index(table.genotypes.names).numpy()
-        ptr, codes = table.genotypes.ptr, table.genotypes.codes
-        rows = (tuple(sorted(set(row_of[codes[ptr[i] : ptr[i + 1]]].tolist()))) for i in range(len(table)))
-        return rows, len(table)
+        genotypes = _table(screen).genotypes
+        row_of = graph.gene_index(genotypes.names).numpy()[genotypes.codes] if len(genotypes.names) else genotypes.codes
+        ptr, doses = genotypes.ptr, np.zeros(len(row_of)) if genotypes.values is None else genotypes.values
+        parts = (slice(ptr[i], ptr[i + 1]) for i in range(len(genotypes)))
+        return (
+            (Genotype.of(row_of[part].tolist(), doses[part].tolist()) for part in parts),
+            len(genotypes),
+            genotypes.values is not None,
+        )
     path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
     assert path is not None
     chosen = np.unique(graph.gene_index(read_names(path)).numpy()).tolist()
     if len(chosen) < k:
         raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
-    return itertools.combinations(chosen, k), math.comb(len(chosen), k)
+    return map(Genotype, itertools.combinations(chosen, k)), math.comb(len(chosen), k), False
 
 
 def read_names(path: Path) -> list[str]:
@@ -166,9 +231,9 @@ def read_names(path: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _read(text: str) -> list[tuple[str, float]]:
     try:
-        return parse(text)
+        return [name_and_value(gene) for gene in parse(text)]
     except ScreenError as error:
         raise KnockgraphError(f"--genes {text!r}: {error}") from error
 
@@ -187,28 +252,29 @@ def _table(path: Path) -> Screen:
     return read_genotypes(path)
 
 
-def _stream(
-    output: Path, graph: CellGraph, name: str, batches: Iterable[tuple[list[tuple[int, ...]], list[float]]]
-) -> int:
-    """Write batch by batch, so that millions of genotypes never stand in memory together.
+def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Batches) -> int:
+    """Write batch by batch, so that millions of genotypes never stand in memory together: a row for each genotype, a
+    column for each phenotype.
 
     Parquet has the genes of a genotype as a list; text has them joined by +, as screens are read.
     """
     import pyarrow as pa
 
     text = output.suffix != ".parquet"
-    schema = pa.schema([("genotype", pa.string() if text else pa.list_(pa.string())), (name, pa.float64())])
-    names = graph.genes.names
+    kinds = [("genotype", pa.string() if text else pa.list_(pa.string())), *((name, pa.float64()) for name in columns)]
+    schema = pa.schema(kinds)
+    most = max(_MOST_WAITING // len(columns), 1)
     written = 0
     with atomic_write(output) as part, _writer(part, schema, output.suffix) as writer:
-        waiting: list[tuple[Any, float]] = []
-        for rows, values in batches:
-            genotypes = ([names[g] for g in row] for row in rows)
-            told = (as_text(row) if text else row for row in genotypes)
-            waiting.extend(zip(told, values, strict=True))
-            if len(waiting) >= 65_536:
-                written += _flush(writer, schema, name, waiting)
-        written += _flush(writer, schema, name, waiting)
+        genotypes: list[Any] = []
+        values: list[npt.NDArray[np.float64]] = []
+        for chunk, predicted in batches:
+            written_genes = (genotype.entries(graph) for genotype in chunk)
+            genotypes.extend(as_text(row) if text else row for row in written_genes)
+            values.append(predicted)
+            if len(genotypes) >= most:
+                written += _flush(writer, schema, genotypes, values)
+        written += _flush(writer, schema, genotypes, values)
     return written
 
 
@@ -222,11 +288,12 @@ def _writer(path: Path, schema: Any, suffix: str) -> Any:
     return csv.CSVWriter(path, schema, write_options=options)
 
 
-def _flush(writer: Any, schema: Any, name: str, waiting: list[tuple[Any, float]]) -> int:
+def _flush(writer: Any, schema: Any, genotypes: list[Any], values: list[npt.NDArray[np.float64]]) -> int:
     import pyarrow as pa
 
-    columns = {"genotype": [row for row, _ in waiting], name: [value for _, value in waiting]}
-    writer.write_table(pa.table(columns, schema=schema))
-    count = len(waiting)
-    waiting.clear()
+    columns = np.concatenate(values).T.copy() if values else np.empty((len(schema) - 1, 0))
+    writer.write_table(pa.table([pa.array(genotypes, schema[0].type), *columns], schema=schema))
+    count = len(genotypes)
+    genotypes.clear()
+    values.clear()
     return count

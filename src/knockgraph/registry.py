@@ -1,4 +1,4 @@
-"""Everything that is chosen by name: models, strategies, convolutions, losses, baselines and sources.
+"""The registry of everything that is chosen by name: models, strategies, convolutions, losses, baselines, sources.
 
 A name is one of three things:
 
@@ -7,8 +7,8 @@ A name is one of three things:
   ``knockgraph.convolutions``, ``knockgraph.losses``, ``knockgraph.baselines`` or ``knockgraph.sources``;
 * ``package.module:Class``, for anything that Python can import.
 
-Nothing is imported before it is asked for. What is found is called only if it is a class of the right kind, and the
-current folder is not searched: the config of somebody else's run names installed code, it cannot bring its own.
+Nothing is imported before it is needed. Only a class of the right kind is ever called, and the current folder is not
+searched: the config of someone else's run can name installed code, but cannot bring its own.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "node-mask": "knockgraph.strategies.node_mask:NodeMask",
     },
     "convolution": {
-        "gin": "knockgraph.nn.relation_conv:GINRelationConv",
-        "sage": "knockgraph.nn.relation_conv:SAGERelationConv",
-        "gcn": "knockgraph.nn.relation_conv:GCNRelationConv",
-        "gatv2": "knockgraph.nn.relation_conv:GATv2RelationConv",
+        "gin": "knockgraph.nn.conv.gin:GINConv",
+        "sage": "knockgraph.nn.conv.sage:SAGEConv",
+        "gcn": "knockgraph.nn.conv.gcn:GCNConv",
+        "gatv2": "knockgraph.nn.conv.gatv2:GATv2Conv",
     },
     "loss": {
         "mse": "knockgraph.losses.pointwise:MSELoss",
@@ -119,33 +119,33 @@ _registered: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
 
 
 def register(kind: str, name: str, thing: type) -> None:
-    """Give a class a name, in this process.
+    """Register a class under a name, in this process.
 
     Args:
         kind: ``model``, ``strategy``, ``convolution``, ``loss``, ``baseline`` or ``source``.
-        name: How it is chosen from now on, for instance ``model=mine``.
+        name: The name by which it can be chosen, for instance ``model=mine``.
         thing: The class. Registering another one of the same module and name replaces it, so that a cell of a notebook
             can be run again.
     """
     _kind(kind)
     if not name or set(name) & set(":/=, \t\n"):
-        raise RegistryError(f"{name!r} cannot be the name of a {kind}: leave out blanks and any of : / = ,")
+        raise RegistryError(f"{name!r} cannot be the name of a {kind}: leave out spaces and any of : / = ,")
     _check(kind, name, thing, RegistryError)
     known = _registered[kind].get(name)
     same = known is not None and (known.__module__, known.__qualname__) == (thing.__module__, thing.__qualname__)
     if name in BUILT_IN[kind] or (known is not None and not same):
-        raise RegistryError(f"there is a {kind} {name!r} already; choose another name")
+        raise RegistryError(f"there is already a {kind} {name!r}; choose another name")
     _registered[kind][name] = thing
 
 
 def available(kind: str) -> list[str]:
-    """The names of all of a kind: ours, those that were registered, those of other installed packages."""
+    """All names of a kind: built-in, registered, and from other installed packages."""
     about = _kind(kind)
     return list(dict.fromkeys([*BUILT_IN[kind], *_registered[kind], *_offered(about.group)]))
 
 
 def check(kind: str, name: str) -> None:
-    """Refuse a name that means nothing, in one sentence with the nearest names; nothing is imported."""
+    """Refuse an unknown name, and suggest the nearest ones; nothing is imported."""
     if ":" not in name and name not in available(kind):
         raise _kind(kind).error(f"there is no {kind} {name!r}{near(name, available(kind))}")
 
@@ -175,21 +175,21 @@ def find(kind: str, name: str) -> Any:
 
 
 def create(kind: str, name: str, *arguments: Any, **options: Any) -> Any:
-    """Make one by name, its options checked against the signature of its class.
+    """Create one by name, with options checked against the signature of its class.
 
     Args:
         kind: One of :data:`KINDS`.
         name: See :func:`find`.
-        arguments: What every class of this kind is given first, such as the cell graph.
+        arguments: Positional arguments of every class of this kind, such as the cell graph.
         options: Those of the class.
     """
     found = find(kind, name)
-    check_options(f"the {kind} {name}", found, options, _kind(kind).error)
-    return found(*arguments, **options)
+    checked = check_options(f"the {kind} {name}", found, options, _kind(kind).error)
+    return found(*arguments, **checked)
 
 
 def near(name: str, known: list[str]) -> str:
-    """What may have been meant, and what there is, as the end of a sentence.
+    """Suggestions and the available names, as the end of a sentence.
 
     >>> near("heterro", ["hetero", "dango"])
     " (did you mean 'hetero'?); use one of hetero, dango, or package.module:Class"
@@ -204,13 +204,13 @@ def _kind(kind: str) -> Kind:
 
 
 def _offered(group: str) -> Mapping[str, Mapping[str, str]]:
-    """What other packages have: name → where its class is → the package."""
+    """Entry points of other packages: name → where its class is → the package."""
     return _entry_points(group, tuple(sys.path))
 
 
 @cache
 def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
-    """Looked up once for a path that modules are imported from."""
+    """Looked up once per import path."""
     from importlib.metadata import entry_points
 
     found: dict[str, dict[str, str]] = {}
@@ -233,7 +233,7 @@ def _imported(kind: str, name: str, place: str, error: type[KnockgraphError]) ->
             f"{what}: there is no module {missing.name!r}; install its package, or name the folder that holds it in "
             "PYTHONPATH"
         ) from missing
-    except Exception as broken:  # it is somebody else's module, anything may happen in it
+    except Exception as broken:  # it is someone else's module and may raise anything
         raise error(f"{what}: {module} raises {type(broken).__name__}: {broken}") from broken
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -244,7 +244,7 @@ def _imported(kind: str, name: str, place: str, error: type[KnockgraphError]) ->
 
 
 def _check(kind: str, name: str, thing: Any, error: type[KnockgraphError]) -> None:
-    """Nothing is called that is not a class of the right kind."""
+    """Refuse anything that is not a class of the right kind."""
     base = KINDS[kind].base
     if not (isinstance(thing, type) and issubclass(thing, _imported(kind, base, base, error))):
-        raise error(f"the {kind} {name!r} cannot be used: it is no class that derives from {base.replace(':', '.')}")
+        raise error(f"the {kind} {name!r} cannot be used: it is not a class that derives from {base.replace(':', '.')}")

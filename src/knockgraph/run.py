@@ -9,6 +9,7 @@ from knockgraph.evaluate import evaluate_part, verdict
 from knockgraph.files import write_json
 from knockgraph.profile.training import watch
 from knockgraph.report.training import write_report
+from knockgraph.train import checkpoints
 from knockgraph.train.data import TrainingData
 from knockgraph.train.run import Say, fit, load_task
 from knockgraph.train.schema import Config
@@ -32,9 +33,8 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None, overr
 def _finish(config: Config, data: TrainingData, task: Task, directory: Path, seconds: float, say: Say) -> None:
     """Test the best checkpoint, write predictions, result and report."""
     # A run that was shorter than an epoch has not validated.
-    _, best = load_task(directory, "best-mse" if (directory / "checkpoints" / "best-mse.ckpt").is_file() else "last")
-    if best.strategy.placement == "stored":  # what a worker does not bring, such as the wild type alone, is asked here
-        best.strategy.store.use(directory / "store")
+    _, best = load_task(directory, "best-error" if checkpoints.any_best(directory / "checkpoints") else "last")
+    best.strategy.open(directory / "store")  # what a worker does not bring, such as the wild type alone, is asked here
     result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)

@@ -44,6 +44,11 @@ def graph() -> CellGraph:
     return CellGraph(GENES, {"physical": physical, "regulatory": regulatory}, metabolism, features, other)
 
 
+def dosed_screen() -> Screen:
+    genotypes = [[], ["YAL001C=0.3", "YBR004C"], ["YAL001C=2"], ["YAL002W=1", "YAL001C"], ["YAL001C"]]
+    return Screen(genotypes, {"fitness": [1.0, 0.5, 0.25, 0.125, float("nan")]}, source="doses")
+
+
 def screen() -> Screen:
     genotypes = [[], ["YAL001C"], ["YAL002W", "YAL001C"], ["YBR004C"], ["YAL003W", "YCR005C", "YDR006W"], ["YCR005C"]]
     fitness = [1.0, 0.5, 0.1, float("nan"), 0.375, 1e-3]
@@ -96,7 +101,7 @@ def write_run(folder: Path) -> None:
         names = [[a, b] for i, a in enumerate(GENES) for b in GENES[:i]]
         Screen(names, {"fitness": [k / 8 for k in range(len(names))]}).save("my.parquet")
         words = ["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"]
-        words += ["model=hetero-small", "model.options.channels=2", "model.options.layers=1", "run_dir=run"]
+        words += ["model=hetero-small", "model.options.channels=2", "model.options.messages.layers=1", "run_dir=run"]
         words += ["trainer.accelerator=cpu", "trainer.max_epochs=30", "trainer.progress_bar=false", "optimizer.lr=0.05"]
         words += ["loader.batch_size=4", "scheduler.warmup_steps=3", "trainer.baselines=[mean]"]
         train(compose(words), say=lambda _: None)
@@ -125,7 +130,7 @@ ARCHIVED: dict[str, tuple[int, str, Callable[[Path], Any]]] = {
     "knockgraph.split": (splits.VERSION, "x.split", write_split),
     "knockgraph.checkpoint": (checkpoints.VERSION, "x.ckpt", lambda path: checkpoints.save(path, state())),
     "knockgraph.reactions": (yeast_gem.VERSION, "x.safetensors", write_reactions),
-    "knockgraph.screen": (parquet.VERSION, "x.parquet", lambda path: screen().save(path)),
+    "knockgraph.screen": (parquet.VERSION, "x.parquet", lambda path: dosed_screen().save(path)),
     "knockgraph.mask-store": (mask_store.VERSION, "store", write_store),
     "knockgraph.profile": (settings.VERSION, "profile.json.gz", write_profile),
     "run directory": (1, "made", write_run),

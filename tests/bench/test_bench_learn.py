@@ -36,7 +36,7 @@ def learn(*given: str, variants: dict[str, Variant] = ADDITIVE, epochs: int = 1,
 def test_the_command(tmp_path: Path) -> None:
     words = ["bench", "learn", "--scale", "demo", "--experiments", "200", "--batch-size", "16", "--epochs", "2"]
     words += ["--variant", "own [1]: model=additive optimizer.lr=0.1", "--variant", "zero: model=constant"]
-    words += ["--variant", "bad: model=hetero-small model.options.conv=foo", "--baseline", "additive"]
+    words += ["--variant", "bad: model=hetero-small model.options.messages.conv=foo", "--baseline", "additive"]
     words += ["--baseline", "mean", "--goal", "-1", "--validate-every", "4"]
     words += ["--json", str(tmp_path / "l.json"), "--html", str(tmp_path / "l.html"), "--keep", str(tmp_path / "runs")]
     shown = CliRunner().invoke(app, words)
@@ -123,7 +123,7 @@ def test_classes() -> None:
     [
         (["--variant", "model=hetero"], "needs a name and what it changes"),
         (["--variant", "open: 'model=hetero"], "cannot be read: No closing quotation"),
-        (["--variant", "a: model=hetero", "--variant", "a: model=dango"], "two lines named 'a'"),
+        (["--variant", "a: model=hetero", "--variant", "a: model=dango"], "two variants named 'a'"),
         (["--only", "magic"], "there is no variant 'magic' to train; use hetero, hetero-small, dango"),
         (["--baseline", "magic"], "there is no baseline 'magic'; use one of mean, additive"),
         (["--variant", "a: model=additive data.split.seed=1"], "the variant 'a' changes data.split, but"),
@@ -140,7 +140,7 @@ def test_refused_before_anything_is_done(words: list[str], message: str) -> None
 
 def test_nothing_could_be_trained() -> None:
     words = ["bench", "learn", "--experiments", "50", "--baseline", "mean"]
-    shown = CliRunner().invoke(app, [*words, "--variant", "bad: model=hetero-small model.options.conv=foo"])
+    shown = CliRunner().invoke(app, [*words, "--variant", "bad: model=hetero-small model.options.messages.conv=foo"])
     assert str(shown.exception).startswith("no variant could be trained; bad: there is no convolution 'foo'")
 
 

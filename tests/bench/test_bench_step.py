@@ -130,7 +130,7 @@ def test_what_the_graph_cannot_have_or_hold_is_skipped(monkeypatch: pytest.Monke
     assert measured["step_ms"] > 0
     assert masks["skipped"] == "out of memory on the device"
     assert "has no metabolism" in metabolism["skipped"]
-    assert "no relation fits 'string*'" in merged["skipped"]  # the demo cell has none either
+    assert "no relation matches 'string*'" in merged["skipped"]  # the demo cell has none either
     assert "skipped: out of memory on the device" in report_step.html(report)
 
 

@@ -28,7 +28,17 @@ def options(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield from options(below, (*path, name))
 
 
-READ = {"--from", "--genes", "--graph", "--screen", "--all-pairs", "--all-triples", "--lock", "--categories"}
+READ = {
+    "--from",
+    "--genes",
+    "--graph",
+    "--screen",
+    "--all-pairs",
+    "--all-triples",
+    "--lock",
+    "--categories",
+    "--against",
+}
 WRITTEN = [
     (path, parameter.opts[0])
     for path, parameter in options(typer.main.get_command(cli.app))

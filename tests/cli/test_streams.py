@@ -76,7 +76,7 @@ def test_memory_errors(command: Callable[..., tuple[str, str]], monkeypatch: pyt
             raise kind
 
         monkeypatch.setattr(cli, "app", fail)
-        assert command("doctor", code=1)[1].startswith("error: the memory does not suffice (")
+        assert command("doctor", code=1)[1].startswith("error: out of memory (")
 
 
 def test_lines_keep_their_tabs(capsys: pytest.CaptureFixture[str]) -> None:

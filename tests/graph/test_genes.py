@@ -135,7 +135,7 @@ def test_blanks_around_an_alias_do_not_hide_it() -> None:
         (["A", "B", "A", "B", "A", "C"], None, "must be unique, but these are repeated: 'A', 'B'$"),
         (["A", ""], None, "gene 1 has the name ''"),
         (["A", " "], None, "gene 1 has the name ' '"),
-        ([" A"], None, "gene 0 has the name ' A': gene names have no blanks at their ends; rename it"),
+        ([" A"], None, "gene 0 has the name ' A': gene names do not begin or end with a space; rename it"),
         (["A", "A+B"], None, r"gene 1 has the name 'A\+B': it holds '\+', which separates genes"),
         (["A,B"], None, "it holds ','"),
         (["A|B"], None, r"it holds '\|'"),
@@ -149,7 +149,7 @@ def test_blanks_around_an_alias_do_not_hide_it() -> None:
         (["A"], {"Q": ["x"]}, "aliases are given for names that are not in the gene list: 'Q'; leave them out"),
         (["A"], {"Q": "R"}, "not in the gene list: 'Q'"),
         (["A"], {f"Q{i}": "R" for i in range(12)}, "'Q9' and 2 more"),
-        (["A"], {"A": [5]}, r"the aliases of gene 'A' are \[5\]; give one text or a list of texts"),
+        (["A"], {"A": [5]}, r"the aliases of gene 'A' are \[5\]; give a string or a list of strings"),
         (["A"], {"A": 5}, "the aliases of gene 'A' are 5"),
     ],
 )

@@ -87,11 +87,14 @@ def test_of_several_weights_the_largest_stays() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ({"s": ["tflink*"]}, r"no relation fits 'tflink\*', to be merged into 's'; there are string_fusion, physical"),
+        (
+            {"s": ["tflink*"]},
+            r"no relation matches 'tflink\*', to be merged into 's'; there are string_fusion, physical",
+        ),
         ({"s": []}, "the merged relation 's' needs a list of relations"),
         ({"s": "string_*"}, "the merged relation 's' needs a list of relations"),
         ({"s": ["string_*"], "t": ["*fusion"]}, "relation 'string_fusion' cannot be merged into both 's' and 't'"),
-        ({"physical": ["string_*"]}, "there is a relation 'physical' beside the merged one; give .* another name"),
+        ({"physical": ["string_*"]}, "there is already a relation 'physical'; give the merged one another name"),
         ({"a.b": ["string_*"]}, "'a.b' cannot name a relation"),
     ],
 )

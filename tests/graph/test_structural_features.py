@@ -102,5 +102,5 @@ def test_added_to_a_graph() -> None:
     assert more.metabolism == cell.metabolism
     with pytest.raises(GraphError, match="there is no structural feature 'pagerank'; use degree, spectral, diffusion"):
         with_structural_features(cell, ["pagerank"])
-    with pytest.raises(GraphError, match=r"restart is 1\.5, but it must lie between 0 and 1"):
+    with pytest.raises(GraphError, match=r"restart is 1\.5, but it must be between 0 and 1"):
         diffusion(cell, restart=1.5)

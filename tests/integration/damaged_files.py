@@ -41,7 +41,7 @@ from knockgraph.sources.names import AsWritten, NameResolver
 from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.strategies import create
 from knockgraph.traces.categories import Categories
-from knockgraph.traces.summary import summarize_file
+from knockgraph.traces.summary import summarise_file
 from knockgraph.train import checkpoints, config, metrics_file, plain_config
 from knockgraph.train.metrics_file import curves
 
@@ -386,7 +386,7 @@ READERS: dict[str, Reader] = {
     "config of a run, without Hydra": Reader("config.yaml", run_config, plain_config.load_plain),
     "metrics of a run, curves": Reader("metrics.csv", METRICS, curves),
     "metrics of a run, resumed": Reader("metrics.csv", METRICS, lambda p: metrics_file.cut(p, 1)),
-    "trace": text("t.json", TRACE, lambda p: summarize_file(p, Categories())),
+    "trace": text("t.json", TRACE, lambda p: summarise_file(p, Categories())),
     "trace rules": Reader("rules.toml", RULES, Categories),
     "profile": Reader("p.json", json.dumps(PROFILE), read_profile),
     "list of downloads": Reader("downloads.json", json.dumps(FETCHED), download.read_manifest),

@@ -85,7 +85,7 @@ def test_trained_resumed_evaluated_predicted(installed: Path, command: Command) 
 
 
 def test_by_class_and_with_a_convolution(installed: Path, command: Command) -> None:
-    small = ("model.options.channels=4", "model.options.conv=other-conv", "loss.name=kg_other.loss:FocalLoss")
+    small = ("model.options.channels=4", "model.options.messages.conv=other-conv", "loss.name=kg_other.loss:FocalLoss")
     classes = ("task=classification", "data.threshold=-0.1", "strategy.name=kg_other.strategy:KeepMask")
     command("train", *small, *classes, "trainer.baselines=[kg_other.baseline:Median]", *SHORT, "run_dir=run")
     config = Path("run/config.yaml").read_text()
@@ -136,7 +136,7 @@ def test_in_a_process_of_its_own(site: Path, tmp_path: Path) -> None:
     chosen = ["model=other-model", "loss=other-loss", "strategy=other-strategy", "trainer.baselines=[other-baseline]"]
     for words in (
         ["train", *chosen, *SHORT, "run_dir=run"],
-        ["train", "model.options.conv=other-conv", *SHORT, "run_dir=conv"],
+        ["train", "model.options.messages.conv=other-conv", *SHORT, "run_dir=conv"],
         ["evaluate", "run"],
         ["predict", "run", "--genes", "YAA001W"],
         ["bench", "strategies", "--only", "other-strategy", "--repeats", "1"],

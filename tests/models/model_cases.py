@@ -51,12 +51,24 @@ def batch_of(genotypes: list[list[int]] | None = None) -> kg.PerturbationBatch:
     return kg.PerturbationBatch.from_lists(GENOTYPES if genotypes is None else genotypes, NUM_GENES)
 
 
+def nested(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with dotted names, ``messages.layers``, in their groups."""
+    found: dict[str, Any] = {}
+    for key, value in options.items():
+        group, _, option = key.partition(".")
+        if option:
+            found.setdefault(group, {})[option] = value
+        else:
+            found[key] = value
+    return found
+
+
 def build(
     name: str, graph: kg.CellGraph, dtype: torch.dtype = torch.float64, seed: int = 0, **options: Any
 ) -> CellModel:
     """A model whose parameters are all random: those that start at 0 (ReZero, ε, biases) would hide mistakes."""
     torch.manual_seed(seed)
-    model = models.create(name, graph, **options).to(dtype)
+    model = models.create(name, graph, **nested(options)).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

@@ -287,7 +287,7 @@ def test_ceiling_without_replicates() -> None:
 
 def test_ceiling_errors() -> None:
     two = Screen([["G01"]], {"fitness": [1.0], "score": [2.0]}).bind(cell())
-    with pytest.raises(BaselineError, match=r"several phenotypes \(fitness, score\); say for which"):
+    with pytest.raises(BaselineError, match=r"several phenotypes \(fitness, score\); give the one for which"):
         reproducibility_ceiling(two)
     with pytest.raises(BaselineError, match="the screen has no phenotype 'size'; it has fitness, score"):
         reproducibility_ceiling(two, phenotype="size")
@@ -311,7 +311,7 @@ def test_errors() -> None:
     model = baselines.create("mean")
     with pytest.raises(BaselineError, match="Mean was not fitted; call fit first"):
         model.predict(bound, np.arange(3))
-    with pytest.raises(BaselineError, match=r"the labels have shape \[3\], but they need \[3, 1\]"):
+    with pytest.raises(BaselineError, match=r"the labels have shape \[3\], but they need \[3, phenotypes\]"):
         model.fit(bound, np.arange(3), torch.zeros(3))
     with pytest.raises(BaselineError, match=r"rows must lie in 0 … 79, the experiments of this screen"):
         model.fit(bound, np.array([80]), torch.zeros(1, 1))

@@ -127,7 +127,7 @@ def test_features_of_the_graph_are_used_where_they_are() -> None:
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = graph()
     bound = screen(cell, 20)
-    with pytest.raises(BaselineError, match="looks at the cell graph; give it graph="):
+    with pytest.raises(BaselineError, match="needs the cell graph; pass graph="):
         baselines.create("boosting")
     for option in ("trees", "max_rows"):
         with pytest.raises(BaselineError, match=f"{option} is 0, but it must be at least 1"):

@@ -11,12 +11,13 @@ from model_cases import assert_same, assert_same_gradients, batch_of, build, cel
 import knockgraph as kg
 
 BASE: dict[str, Any] = {"channels": 8, "heads": 2}
-HETERO: dict[str, Any] = {**BASE, "layers": 1, "mlp_layers": 2}
+HETERO: dict[str, Any] = {**BASE, "messages.layers": 1, "messages.mlp_layers": 2}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gin": ("hetero", {**HETERO, "metabolism": True}),
-    "gin-blocks": ("hetero", {**HETERO, "rows_at_once": 50}),
-    "sage": ("hetero", {**HETERO, "conv": "sage", "aggregation": "attention"}),
-    "gatv2": ("hetero", {**HETERO, "conv": "gatv2", "aggregation": "sum"}),
+    "gin": ("hetero", {**HETERO, "metabolism.enabled": True}),
+    "gin-blocks": ("hetero", {**HETERO, "messages.rows_at_once": 50}),
+    "sage": ("hetero", {**HETERO, "messages.conv": "sage", "messages.aggregation": "attention"}),
+    "gin-typed": ("hetero", {**HETERO, "messages.merge": "typed"}),
+    "gatv2": ("hetero", {**HETERO, "messages.conv": "gatv2", "messages.aggregation": "sum"}),
     "dango": ("dango", BASE),
 }
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import knockgraph as kg
 from knockgraph import models
-from knockgraph.models.adjacency_reconstruction import AdjacencyReconstruction
 from knockgraph.models.dango import Dango
+from knockgraph.nn.adjacency_reconstruction import AdjacencyReconstruction
 
 BASE: dict[str, Any] = {"channels": 8, "heads": 2}
 

@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import NUM_GENES, cell
+from model_cases import NUM_GENES, cell, nested
 
 import knockgraph as kg
 from knockgraph import models
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "hetero": ("hetero", {"channels": 16, "layers": 2, "heads": 2, "metabolism": True}),
-    "sage": ("hetero", {"channels": 16, "layers": 2, "heads": 2, "conv": "sage", "aggregation": "sum"}),
+    "hetero": ("hetero", {"channels": 16, "messages.layers": 2, "heads": 2, "metabolism.enabled": True}),
+    "sage": (
+        "hetero",
+        {"channels": 16, "messages.layers": 2, "heads": 2, "messages.conv": "sage", "messages.aggregation": "sum"},
+    ),
     "dango": ("dango", {"channels": 16, "heads": 2}),
 }
 BATCHES = [[[3], [7, 1, 5], [], [2, 13]], [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]], [[0]], [[], [5]], [[], []]]
@@ -36,7 +39,7 @@ def test_values_and_gradients(name: str) -> None:
     graph = cell()
     kind, options = MODELS[name]
     torch.manual_seed(0)
-    model = models.create(kind, graph, **options).cuda()
+    model = models.create(kind, graph, **nested(options)).cuda()
     strategy = kg.strategies.create("node-mask", graph).cuda()
     graphed = GraphedModel(model, strategy, 4, 12)
     for genotypes in BATCHES:

@@ -27,22 +27,22 @@ from knockgraph.models import CellModel
 from knockgraph.strategies import Strategy
 from knockgraph.train.learning import mean_cosine
 
-BASE: dict[str, Any] = {"channels": 8, "layers": 2, "heads": 2, "mlp_layers": 2}
+BASE: dict[str, Any] = {"channels": 8, "messages.layers": 2, "heads": 2, "messages.mlp_layers": 2}
 MODELS: dict[str, dict[str, Any]] = {
-    "gin": {"aggregation": "pairwise", "metabolism": True},
-    "sage": {"aggregation": "attention", "metabolism": True, "metabolism_attention": True},
-    "gcn": {"aggregation": "mean", "combine": "mean"},
-    "gatv2": {"aggregation": "sum", "features": ["length"]},
-    "gin-typed": {"conv": "gin", "merge": "typed"},
-    "sage-typed": {"conv": "sage", "merge": "typed"},
-    "gcn-typed": {"conv": "gcn", "merge": "typed"},
-    "gin-replaced": {"conv": "gin", "residual": False},
+    "gin": {"messages.aggregation": "pairwise", "metabolism.enabled": True},
+    "sage": {"messages.aggregation": "attention", "metabolism.enabled": True, "metabolism.attention": True},
+    "gcn": {"messages.aggregation": "mean", "readout.combine": "mean"},
+    "gatv2": {"messages.aggregation": "sum", "input.features": ["length"]},
+    "gin-typed": {"messages.conv": "gin", "messages.merge": "typed"},
+    "sage-typed": {"messages.conv": "sage", "messages.merge": "typed"},
+    "gcn-typed": {"messages.conv": "gcn", "messages.merge": "typed"},
+    "gin-replaced": {"messages.conv": "gin", "messages.residual": False},
 }
 each_model = pytest.mark.parametrize("conv", MODELS)
 
 
 def model_of(conv: str, graph: kg.CellGraph, seed: int = 0) -> CellModel:
-    return build("hetero", graph, seed=seed, **{"conv": conv, **BASE, **MODELS[conv]})
+    return build("hetero", graph, seed=seed, **{"messages.conv": conv, **BASE, **MODELS[conv]})
 
 
 def strategy_of(name: str, graph: kg.CellGraph, folder: Path) -> Strategy:
@@ -118,9 +118,8 @@ def test_genes_can_be_told_apart_after_three_layers_of_many_neighbours(aggregati
             graph,
             preset="reference",
             channels=32,
-            aggregation=aggregation,
-            residual=residual,
-            input_norm=True,
+            input={"norm": True},
+            messages={"aggregation": aggregation, "residual": residual},
         )
         with torch.no_grad():
             states, _ = model.states(view)  # type: ignore[operator]
@@ -183,7 +182,14 @@ def test_the_numbering_of_the_genes_does_not_matter(conv: str) -> None:
 def test_a_deletion_changes_the_prediction_through_the_graph(conv: str) -> None:
     """Without the local predictor, and with embeddings that are all alike, only the graph tells genes apart."""
     graph = cell()
-    options = {"conv": conv, **BASE, **MODELS[conv], "local": False, "features": (), "metabolism": False}
+    options = {
+        "messages.conv": conv,
+        **BASE,
+        **MODELS[conv],
+        "readout.local": False,
+        "input.features": (),
+        "metabolism.enabled": False,
+    }
     model = build("hetero", graph, **options)
     with torch.no_grad():
         model.get_parameter("input.embedding").copy_(torch.ones(NUM_GENES, 8))
@@ -195,23 +201,31 @@ def test_a_deletion_changes_the_prediction_through_the_graph(conv: str) -> None:
 def test_the_local_predictor_sees_the_wild_type() -> None:
     """What the deleted genes mean to each other is read before they are deleted."""
     graph = cell()
-    model = build("hetero", graph, combine="mean", **BASE)
+    model = build("hetero", graph, **BASE, **{"readout.combine": "mean"})
     strategy = kg.strategies.create("node-mask", graph)
     batch = batch_of()
     both = predict(model, strategy, batch).values
-    alone = build("hetero", graph, combine="mean", local=False, **BASE)
+    alone = build("hetero", graph, **BASE, **{"readout.combine": "mean", "readout.local": False})
     alone.load_state_dict(model.state_dict(), strict=False)
     states, _ = model.states(strategy(batch.only_wild_type()))  # type: ignore[operator]
     local = model.local_predictor(states[:, 0], batch)  # type: ignore[operator]
     assert_same(both, (predict(alone, strategy, batch).values + local) / 2, 1e-10)
 
 
+@pytest.mark.parametrize("local", ["pairs", "hyper-sagnn", False])
 @pytest.mark.parametrize("residual", [True, False])
-def test_the_input_is_normalised_only_without_a_residual_path_unless_told(residual: bool) -> None:
+def test_the_input_is_normalised_but_for_pairs_beside_a_residual_path(residual: bool, local: str | bool) -> None:
     graph = kg.demo_cell()
-    for input_norm in (None, True, False):
+    for norm in (None, True, False):
         torch.manual_seed(0)
-        model = kg.models.create("hetero", graph, channels=16, residual=residual, input_norm=input_norm)
+        model = kg.models.create(
+            "hetero",
+            graph,
+            channels=16,
+            input={"norm": norm},
+            messages={"residual": residual},
+            readout={"local": local},
+        )
         length = model.input().square().mean(1)  # type: ignore[operator, union-attr]
-        normalised = not residual if input_norm is None else input_norm
-        assert bool(length.min() > 0.5) == normalised
+        expected = not (residual and local == "pairs") if norm is None else norm
+        assert bool(length.min() > 0.5) == expected

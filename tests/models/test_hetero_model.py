@@ -7,39 +7,54 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import assert_same, batch_of, build, cell, objective, predict, run
+from model_cases import assert_same, batch_of, build, cell, nested, objective, predict, run
 
 import knockgraph as kg
 from knockgraph import models
 from knockgraph.models.hetero import HeteroCellModel
 from knockgraph.nn.attention_pooling import AttentionPooling
 
-BASE: dict[str, Any] = {"channels": 8, "layers": 2, "heads": 2, "mlp_layers": 2}
+BASE: dict[str, Any] = {"channels": 8, "messages.layers": 2, "heads": 2, "messages.mlp_layers": 2}
 CONVS = ("gin", "sage", "gcn", "gatv2")
+CACHED = {"readout.wild_type": "cached-epoch"}
 AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
 OPTIONS: list[dict[str, Any]] = [
-    *({"conv": c, "aggregation": a} for c, a in itertools.product(CONVS, AGGREGATIONS)),
-    *({"conv": c, "relations": ["string_fusion"]} for c in CONVS),
-    *({"conv": c, "relations": ["string_fusion", "physical"], "aggregation": "attention"} for c in CONVS),
-    *({"conv": c, "merge": "typed"} for c in ("gin", "sage", "gcn")),
-    {"merge": "typed", "relations": ["string_fusion", "physical"]},
-    *({"local": loc, "combine": c, "metabolism": m} for loc in (0, 1) for c in ("gating", "mean") for m in (0, 1)),
-    {"metabolism": True, "metabolism_attention": True},
-    {"metabolism": True, "metabolism_attention": True, "heads": 4, "metabolism_rounds": 1},
-    {"embedding": False, "features": ["length"]},
-    {"embedding": True, "features": ["length", "domain"]},
-    {"local": "pairs", "combine": "sum", "features": ["length"], "embedding_dropout": 0.3, "head_dropout": 0.2},
-    {"local": "pairs", "outputs": 3},
-    {"local": "pairs", "local_states": "first", "combine": "mean"},
-    {"local_states": "first"},
-    {"similar": "length", "embedding_dropout": 0.3},
-    {"norm": False, "activation": "relu", "dropout": 0.3},
-    {"activation": "silu", "metabolism": True, "metabolism_rounds": 0},
-    {"activation": "elu", "outputs": 3},
-    {"outputs": 2, "combine": "mean", "metabolism": True, "gain": 2.0},
-    {"rows_at_once": 16, "aggregation": "pairwise"},
-    {"most_deletions": 7, "layers": 1, "mlp_layers": 1},
-    {"wild_type": "cached-epoch", "metabolism": True},
+    *({"messages.conv": c, "messages.aggregation": a} for c, a in itertools.product(CONVS, AGGREGATIONS)),
+    *({"messages.conv": c, "messages.relations": ["string_fusion"]} for c in CONVS),
+    *(
+        {"messages.conv": c, "messages.relations": ["string_fusion", "physical"], "messages.aggregation": "attention"}
+        for c in CONVS
+    ),
+    *({"messages.conv": c, "messages.merge": "typed"} for c in ("gin", "sage", "gcn")),
+    {"messages.merge": "typed", "messages.relations": ["string_fusion", "physical"]},
+    *(
+        {"readout.local": loc, "readout.combine": c, "metabolism.enabled": m}
+        for loc in (0, 1)
+        for c in ("gating", "mean")
+        for m in (0, 1)
+    ),
+    {"metabolism.enabled": True, "metabolism.attention": True},
+    {"metabolism.enabled": True, "metabolism.attention": True, "heads": 4, "metabolism.rounds": 1},
+    {"input.embedding": False, "input.features": ["length"]},
+    {"input.embedding": True, "input.features": ["length", "domain"]},
+    {
+        "readout.local": "pairs",
+        "readout.combine": "sum",
+        "input.features": ["length"],
+        "input.embedding_dropout": 0.3,
+        "readout.dropout": 0.2,
+    },
+    {"readout.local": "pairs", "outputs": 3},
+    {"readout.local": "pairs", "readout.local_states": "first", "readout.combine": "mean"},
+    {"readout.local_states": "first"},
+    {"input.similar": "length", "input.embedding_dropout": 0.3},
+    {"messages.norm": False, "messages.activation": "relu", "messages.dropout": 0.3},
+    {"messages.activation": "silu", "metabolism.enabled": True, "metabolism.rounds": 0},
+    {"messages.activation": "elu", "outputs": 3},
+    {"outputs": 2, "readout.combine": "mean", "metabolism.enabled": True, "readout.gain": 2.0},
+    {"messages.rows_at_once": 16, "messages.aggregation": "pairwise"},
+    {"readout.most_deletions": 7, "messages.layers": 1, "messages.mlp_layers": 1},
+    {"readout.wild_type": "cached-epoch", "metabolism.enabled": True},
 ]
 BATCHES = {"mixed": None, "one": [[4, 2]], "wild types": [[], []], "empty": []}
 
@@ -85,7 +100,7 @@ def test_bf16_autocast_stays_near_float32(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("metabolism", [False, True])
 def test_without_a_deletion_nothing_differs_from_the_wild_type(metabolism: bool) -> None:
     graph = cell()
-    model = build("hetero", graph, metabolism=metabolism, **BASE)
+    model = build("hetero", graph, **BASE, **{"metabolism.enabled": metabolism})
     strategy = kg.strategies.create("node-mask", graph)
     prediction = predict(model, strategy, batch_of([[], [3], []]))
     assert prediction.embedding is not None
@@ -115,7 +130,7 @@ def test_the_scale_does_not_depend_on_the_size_of_the_cell() -> None:
         edges = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
         graph = kg.CellGraph([f"g{i}" for i in range(n)], {"path": edges})
         torch.manual_seed(0)
-        model = models.create("hetero", graph, **BASE)
+        model = models.create("hetero", graph, **nested(BASE))
         state = {name: t[:n] if name == "input.embedding" else t for name, t in (state or model.state_dict()).items()}
         model.load_state_dict(state)
         batch = kg.PerturbationBatch.from_lists([[g] for g in range(20, 80)], n)
@@ -128,9 +143,9 @@ def test_the_scale_does_not_depend_on_the_size_of_the_cell() -> None:
 def test_the_cached_wild_type_equals_the_column_until_the_weights_change() -> None:
     graph = cell()
     strategy = kg.strategies.create("node-mask", graph)
-    options = {**BASE, "metabolism": True}
+    options = {**BASE, "metabolism.enabled": True}
     column = build("hetero", graph, **options)
-    cached = build("hetero", graph, wild_type="cached-epoch", **options)
+    cached = build("hetero", graph, **options, **CACHED)
     assert isinstance(column, HeteroCellModel)
     assert isinstance(cached, HeteroCellModel)
     assert column.exact
@@ -146,7 +161,7 @@ def test_the_cached_wild_type_equals_the_column_until_the_weights_change() -> No
     assert_same(predict(cached, strategy, batch).values, expected, 1e-10)
 
     # A checkpoint carries the cache: a run that goes on in mid-epoch goes on with the same wild type.
-    again = build("hetero", graph, seed=5, wild_type="cached-epoch", **options)
+    again = build("hetero", graph, seed=5, **options, **CACHED)
     again.load_state_dict(cached.state_dict())
     assert_same(again(strategy(batch), batch).values, expected, 1e-10)
 
@@ -162,7 +177,7 @@ def test_refreshing_an_exact_model_does_nothing_and_keeps_the_mode() -> None:
     graph = cell()
     strategy = kg.strategies.create("node-mask", graph)
     for wild_type in ("column", "cached-epoch"):
-        model = models.create("hetero", graph, wild_type=wild_type, **BASE)
+        model = models.create("hetero", graph, readout={"wild_type": wild_type}, **nested(BASE))
         assert isinstance(model, HeteroCellModel)
         model.refresh_wild_type(strategy(batch_of().only_wild_type()))
         assert model.training
@@ -172,10 +187,10 @@ def test_refreshing_an_exact_model_does_nothing_and_keeps_the_mode() -> None:
 def test_one_relation_of_many_equals_a_graph_with_that_relation(conv: str) -> None:
     graph = cell()
     only = kg.CellGraph(graph.genes, {"string_coexpression": graph.relations["string_coexpression"]})
-    options = {**BASE, "conv": conv}
+    options = {**BASE, "messages.conv": conv}
     small, large = (
         build("hetero", only, **options),
-        build("hetero", graph, relations=["string_coexpression"], **options),
+        build("hetero", graph, **options, **{"messages.relations": ["string_coexpression"]}),
     )
     large.load_state_dict(small.state_dict())
     batch = batch_of()
@@ -198,56 +213,62 @@ def test_the_reference_preset_is_the_one_of_the_specification() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"conv": "gat"}, "there is no convolution 'gat'.*; use one of gin, sage, gcn, gatv2"),
-        ({"aggregation": "max"}, "aggregation='max'"),
-        ({"activation": "tanh"}, "activation='tanh'"),
-        ({"combine": "product"}, "combine='product'"),
-        ({"local": "all"}, "local='all' is not known to the hetero model; use one of hyper-sagnn, pairs"),
-        ({"local_states": "middle"}, "local_states='middle'"),
-        ({"local_states": "first", "wild_type": "cached-epoch"}, "needs wild_type='column'"),
-        ({"embedding_dropout": 0.3}, "needs an embedding and something instead"),
-        ({"similar": "size"}, "no gene feature 'size'; it has length, domain$"),
+        ({"messages.conv": "gat"}, "there is no convolution 'gat'.*; use one of gin, sage, gcn, gatv2"),
+        ({"messages.aggregation": "max"}, "messages.aggregation=max"),
+        ({"messages.activation": "tanh"}, "messages.activation=tanh"),
+        ({"readout.combine": "product"}, "readout.combine=product"),
+        ({"readout.local": "all"}, "readout.local=all is not known to the hetero model; use one of hyper-sagnn, pairs"),
+        ({"readout.local_states": "middle"}, "readout.local_states=middle"),
+        ({"readout.local_states": "first", "readout.wild_type": "cached-epoch"}, "needs readout.wild_type=column"),
+        ({"input.embedding_dropout": 0.3}, "needs an embedding and something to use instead"),
+        ({"input.similar": "size"}, "no gene feature 'size'; it has length, domain$"),
         ({"preset": "pairs"}, "no gene feature 'diffusion'; .*; knockgraph graph build --features makes it"),
-        ({"similar": "length", "embedding": False, "features": ["length"]}, "borrows embeddings"),
-        ({"embedding_dropout": 1.0, "features": ["length"]}, "a share from 0 to below 1"),
-        ({"wild_type": "cached"}, "wild_type='cached'"),
-        ({"merge": "all"}, "merge='all'"),
-        ({"merge": "typed", "conv": "gatv2"}, "merge='typed' does not go with conv='gatv2'; use gin, sage or gcn"),
-        ({"layers": 0}, "layers=0, but the hetero model needs at least 1"),
+        ({"input.similar": "length", "input.embedding": False, "input.features": ["length"]}, "borrows embeddings"),
+        ({"input.embedding_dropout": 1.0, "input.features": ["length"]}, r"must be in \[0, 1\)"),
+        ({"readout.wild_type": "cached"}, "readout.wild_type=cached is"),
+        ({"messages.merge": "all"}, "messages.merge=all"),
+        (
+            {"messages.merge": "typed", "messages.conv": "gatv2"},
+            "messages.merge=typed does not go with messages.conv=gatv2; use gin, sage or gcn",
+        ),
+        ({"messages.layers": 0}, "messages.layers=0, but the hetero model needs at least 1"),
         ({"channels": 0}, "channels=0"),
-        ({"dropout": 2}, "dropout=2, but it is a share from 0 to below 1"),
-        ({"head_dropout": -0.1}, "head_dropout=-0.1, but it is a share from 0 to below 1"),
-        ({"relations": []}, "at least one relation"),
-        ({"relations": ["physical", "nothing"]}, "no relation 'nothing'; it has physical, string_coexpression"),
-        ({"relations": ["physical", "physical"]}, "twice"),
-        ({"features": ["size"]}, "no gene feature 'size'; it has length, domain"),
-        ({"embedding": False}, "genes need an input"),
-        ({"conv": "gatv2", "heads": 3}, "8 channels cannot be shared by 3 heads"),
+        ({"messages.dropout": 2}, "messages.dropout=2, but it must be in"),
+        ({"readout.dropout": -0.1}, "readout.dropout=-0.1, but it must be in"),
+        ({"messages.relations": []}, "at least one relation"),
+        (
+            {"messages.relations": ["physical", "nothing"]},
+            "no relation 'nothing'; it has physical, string_coexpression",
+        ),
+        ({"messages.relations": ["physical", "physical"]}, "twice"),
+        ({"input.features": ["size"]}, "no gene feature 'size'; it has length, domain"),
+        ({"input.embedding": False}, "genes need an input"),
+        ({"messages.conv": "gatv2", "heads": 3}, "8 channels cannot be shared by 3 heads"),
         ({"depth": 3}, "the model hetero has no option 'depth'"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(kg.ModelError, match=message):
-        models.create("hetero", cell(), **{**BASE, **options})
+        models.create("hetero", cell(), **nested({**BASE, **options}))
 
 
 def test_metabolism_without_a_metabolism() -> None:
     graph = kg.CellGraph(["a", "b"], {"r": torch.tensor([[0], [1]])})
     with pytest.raises(kg.ModelError, match="this cell graph has no metabolism"):
-        models.create("hetero", graph, metabolism=True)
+        models.create("hetero", graph, metabolism={"enabled": True})
 
 
 def test_a_view_without_the_wild_type_is_refused() -> None:
     graph = cell()
     batch = batch_of()
-    model = models.create("hetero", graph, **BASE)
+    model = models.create("hetero", graph, **nested(BASE))
     with pytest.raises(kg.ModelError, match=r"give it strategy\(batch.with_wild_type\(\)\)"):
         model(kg.strategies.create("node-mask", graph)(batch), batch)
 
 
 def test_features_are_standardised_and_not_saved() -> None:
     graph = cell()
-    model = models.create("hetero", graph, features=["length"], **BASE)
+    model = models.create("hetero", graph, input={"features": ["length"]}, **nested(BASE))
     assert isinstance(model, HeteroCellModel)
     given = model.input.features
     assert given is not None
@@ -255,7 +276,7 @@ def test_features_are_standardised_and_not_saved() -> None:
     torch.testing.assert_close(given.square().mean(0), torch.ones(2))
     assert not [name for name in model.state_dict() if "features" in name]
     constant = kg.CellGraph(["a", "b"], {"r": torch.tensor([[0], [1]])}, features={"same": torch.ones(2, 1)})
-    flat = models.create("hetero", constant, features=["same"], **BASE)
+    flat = models.create("hetero", constant, input={"features": ["same"]}, **nested(BASE))
     assert isinstance(flat, HeteroCellModel)
     assert flat.input.features is not None
     assert flat.input.features.tolist() == [[0.0], [0.0]]
@@ -264,7 +285,7 @@ def test_features_are_standardised_and_not_saved() -> None:
 def test_genes_do_without_their_embedding_in_some_steps() -> None:
     """Only in training; what is left is what the features say."""
     graph = cell()
-    model = models.create("hetero", graph, features=["length"], embedding_dropout=0.5, **BASE)
+    model = models.create("hetero", graph, input={"features": ["length"], "embedding_dropout": 0.5}, **nested(BASE))
     assert isinstance(model, HeteroCellModel)
     assert model.input.embedding is not None
     torch.manual_seed(0)
@@ -283,7 +304,7 @@ def test_genes_do_without_their_embedding_in_some_steps() -> None:
 
 def test_two_predictions_added() -> None:
     graph = cell()
-    model = models.create("hetero", graph, local="pairs", combine="sum", **BASE)
+    model = models.create("hetero", graph, readout={"local": "pairs", "combine": "sum"}, **nested(BASE))
     assert isinstance(model, HeteroCellModel)
     assert model.gate is None
     one, two = torch.randn(3, 1), torch.randn(3, 1)
@@ -293,7 +314,7 @@ def test_two_predictions_added() -> None:
 def test_a_gene_that_no_training_sample_deletes_borrows_an_embedding() -> None:
     """From the known genes, by a softmax of the cosine of a feature; known genes keep theirs, also in a checkpoint."""
     graph = cell()
-    model = models.create("hetero", graph, similar="length", embedding_dropout=0.5, **BASE).eval()
+    model = models.create("hetero", graph, input={"similar": "length", "embedding_dropout": 0.5}, **nested(BASE)).eval()
     assert isinstance(model, HeteroCellModel)
     known = torch.arange(graph.num_genes) % 3 > 0
     before = model.input()
@@ -312,7 +333,7 @@ def test_a_gene_that_no_training_sample_deletes_borrows_an_embedding() -> None:
         torch.testing.assert_close(model.input()[gene], expected, rtol=1e-4, atol=1e-5)
     assert torch.equal(model.input()[known], before[known])
     assert torch.equal(model.state_dict()["input.known"], known)
-    again = models.create("hetero", graph, similar="length", embedding_dropout=0.5, **BASE)
+    again = models.create("hetero", graph, input={"similar": "length", "embedding_dropout": 0.5}, **nested(BASE))
     again.load_state_dict(model.state_dict())
     assert isinstance(again, HeteroCellModel)
     assert torch.equal(again.input.known, known)

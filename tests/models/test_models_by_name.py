@@ -12,6 +12,9 @@ from model_cases import batch_of, cell, gradients, predict
 import knockgraph as kg
 from knockgraph import models
 from knockgraph.graph.structural_features import with_structural_features
+from knockgraph.models.hetero import HeteroCellModel
+from knockgraph.models.hetero_options import MOVED, MessageOptions
+from knockgraph.models.presets import of_a_run, spelled_out
 
 
 def test_every_name_makes_a_model() -> None:
@@ -32,6 +35,41 @@ def test_options_win_over_the_preset() -> None:
     model = models.create("hetero", cell(), preset="small", channels=8, heads=2)
     assert model.get_parameter("input.embedding").shape[1] == 8
     assert models.PRESETS["hetero"]["small"]["channels"] != 8
+
+
+def test_options_win_within_a_group() -> None:
+    small = models.PRESETS["hetero"]["small"]["messages"]
+    model = models.create("hetero", cell(), preset="small", channels=8, messages={"layers": 2})
+    assert isinstance(model, HeteroCellModel)
+    assert len(model.layers) == 2
+    assert {layer.residual for layer in model.layers} == {small["residual"]}
+    same = models.create("hetero", cell(), channels=8, heads=2, messages=MessageOptions(layers=2, conv="sage"))
+    assert len(same.layers) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_options_of_earlier_versions_are_refused_with_the_new_name(old: str) -> None:
+    group, option = MOVED[old].split(".")
+    match = rf"option {old} is now {group}\.{option}: write model\.options\.{group}\.{option}=2 on the command line"
+    with pytest.raises(kg.ModelError, match=match):
+        models.create("hetero", cell(), **{old: 2})
+
+
+def test_what_runs_of_earlier_versions_kept() -> None:
+    flat = {"channels": 8, "residual": True, "conv": "sage", "norm": False, "head_dropout": 0.1, "metabolism": True}
+    assert of_a_run("hetero", flat) == {
+        "channels": 8,
+        "input": {"norm": True},
+        "messages": {"residual": True, "conv": "sage", "norm": False},
+        "readout": {"dropout": 0.1},
+        "metabolism": {"enabled": True},
+    }
+    first = of_a_run("hetero", {"preset": "small", "layers": 2})  # from before the residual path
+    assert (first["messages"]["residual"], first["messages"]["layers"]) == (False, 2)
+    assert first["readout"] == {"local": False}
+    for preset in models.PRESETS["hetero"]:
+        now = spelled_out("hetero", {"preset": preset})
+        assert of_a_run("hetero", now) == now == spelled_out("hetero", now)
 
 
 def test_wrong_names() -> None:

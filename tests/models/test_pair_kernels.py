@@ -232,7 +232,7 @@ def test_deviation_is_larger_where_less_was_measured() -> None:
     assert model.deviation(screen, of_0).mean() > 1.2 * model.deviation(screen, others).mean()
     alone = np.flatnonzero((genes > 40).all(1))
     less = baselines.create("pair-gp", graph).fit(screen, alone, screen.values[alone])
-    with pytest.raises(BaselineError, match="the deviation is known for genes that training rows delete"):
+    with pytest.raises(BaselineError, match="the deviation is known only for genes that training rows delete"):
         less.deviation(screen, of_0)
 
 
@@ -274,7 +274,7 @@ def test_tables_of_similarities() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "text"),
     [
-        ("pair-gp", {"network": 1.5}, "network is 1.5, but a share lies between 0 and 1"),
+        ("pair-gp", {"network": 1.5}, "network is 1.5, but it must be between 0 and 1"),
         ("pair-gp", {"noise": -1.0}, "noise is -1.0, but it must be positive"),
         ("pair-gp", {"weights": "best"}, "weights is 'best'; use learned or mean"),
         ("profile-propagation", {"method": "all"}, "method is 'all'; use ridge, attention or both"),

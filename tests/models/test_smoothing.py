@@ -83,7 +83,7 @@ def test_a_graph_without_the_feature_computes_it() -> None:
 
 
 def test_what_it_refuses() -> None:
-    with pytest.raises(BaselineError, match="looks at the cell graph; give it graph="):
+    with pytest.raises(BaselineError, match="needs the cell graph; pass graph="):
         baselines.create("smoothing")
     with pytest.raises(BaselineError, match="sharpness is 0, but it must be positive"):
         baselines.create("smoothing", graph(), sharpness=0)

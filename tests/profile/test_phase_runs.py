@@ -268,8 +268,8 @@ def test_the_device_clock_sees_what_the_host_does_not() -> None:
 @pytest.mark.parametrize("metabolism", [False, True])
 def test_conditions_are_those_of_the_model(metabolism: bool) -> None:
     """Not those of the graph: a model may leave the metabolism and relations out."""
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.relations=[physical]"]
-    with Workbench(config(*SMALL, *options, f"model.options.metabolism={metabolism}")) as bench:
+    options = ["model=hetero-small", "model.options.channels=4", "model.options.messages.relations=[physical]"]
+    with Workbench(config(*SMALL, *options, f"model.options.metabolism.enabled={metabolism}")) as bench:
         bench.fit(bench.task(), 1, [])
         conditions = describe(bench)
         assert conditions["metabolism"] is metabolism

@@ -150,17 +150,17 @@ def test_full_is_empty_and_model_and_the_rest() -> None:
     ("slow", "conditions", "text"),
     [
         (phases.WAIT, {}, "waits for data: keep the screen on the device"),
-        (phases.WAIT, {"workers": 2}, r"waits for data: loader.num_workers=0"),
+        (phases.WAIT, {"workers": 2}, r"waits for data: use loader.num_workers=0"),
         (phases.WAIT, {"placement": "worker", "strategy": "lazy-mask"}, "waits for data .*use strategy=node-mask"),
         (phases.TRANSFER, {}, "moves batches to the device"),
         (phases.TRANSFER, {"placement": "worker"}, "moves masks to the device: use strategy=node-mask"),
         (phases.MASKS, {"strategy": "device-loop"}, "perturbs graphs with device-loop: use strategy=node-mask"),
         (phases.FORWARD, {"strategy": "lazy-mask", "graphs per step": 9}, "along each of 1,000 edges for every sample"),
-        (phases.FORWARD, {"device": "H200"}, "float32: trainer.precision=bf16-mixed"),
+        (phases.FORWARD, {"device": "H200"}, "float32: use trainer.precision=bf16-mixed"),
         (phases.SYNC, {}, "waits for the other ranks' gradients"),
         (phases.OPTIMIZER, {}, "is the optimizer on 50 parameters"),
         (phases.LOGGING, {}, "a larger trainer.log_every_n_steps than 10"),
-        (phases.REMAINDER, {}, "Lightning's own work per step: a larger loader.batch_size"),
+        (phases.REMAINDER, {}, "Lightning's own work per step: use a larger loader.batch_size"),
     ],
 )
 def test_advice_names_what_dominates(slow: str, conditions: dict[str, Any], text: str) -> None:

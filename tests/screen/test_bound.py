@@ -117,12 +117,15 @@ def test_missing_labels_dropped_with_a_count():
     assert not b.values.isnan().any()
 
 
-def test_several_phenotypes_need_all_of_their_labels():
+def test_of_several_phenotypes_one_may_be_missing():
     screen = Screen([["YAL001C"], ["YAL002C"], []], {"f": [1, NAN, 3], "g": [4, 5, NAN]}, {"g": {"std": [7, 8, 9]}})
-    both = screen.bind(cell(), missing="drop")
-    assert both.values.tolist() == [[1.0, 4.0]]
-    with pytest.raises(LabelError, match="2 of 3 experiments have no value for f and g"):
-        screen.bind(cell())
+    both = screen.bind(cell())
+    np.testing.assert_array_equal(both.values, [[1.0, 4.0], [NAN, 5.0], [3.0, NAN]])
+    assert both.report.without_label == 0
+    neither = Screen([["YAL001C"], []], {"f": [1, NAN], "g": [4, NAN]})
+    with pytest.raises(LabelError, match="1 of 2 experiments have no value for f or g"):
+        neither.bind(cell())
+    assert neither.bind(cell(), missing="drop").report.without_label == 1
     one = screen.bind(cell(), "g", missing="drop")
     assert one.phenotype_types == ("g",)
     assert one.phenotype_stat_types == ("g.std",)
@@ -132,7 +135,18 @@ def test_several_phenotypes_need_all_of_their_labels():
     only_f = screen.bind(cell(), ["f"], missing="drop")
     assert only_f.stat_values.shape == (2, 0)
     swapped = screen.bind(cell(), ["g", "f"], missing="drop")
-    assert swapped.values.tolist() == [[4.0, 1.0]]
+    np.testing.assert_array_equal(swapped.values, both.values[:, [1, 0]])
+
+
+def test_phenotypes_by_pattern():
+    screen = Screen([[]], {"x_1": [1], "y": [2], "x_2": [3], "z[1]": [4], "z1": [5]})
+    assert screen.bind(cell(), ["y", "x_*"]).phenotype_types == ("y", "x_1", "x_2")
+    assert screen.bind(cell(), ["x_2", "*"]).phenotype_types == ("x_2", "x_1", "y", "z[1]", "z1")
+    assert screen.bind(cell(), ["z[1]"]).phenotype_types == ("z[1]",)  # a name before it is a pattern
+    with pytest.raises(ScreenError, match=r"no phenotype 'w_\*'; it has x_1, y, x_2"):
+        screen.bind(cell(), "w_*")
+    with pytest.raises(ScreenError, match="no phenotype was chosen; the screen has x_1"):
+        screen.bind(cell(), [])
 
 
 def test_missing_statistic_does_not_drop_an_experiment():
@@ -146,7 +160,7 @@ def test_nothing_left():
 
 
 def test_unknown_phenotype():
-    with pytest.raises(ScreenError, match="no phenotype 'g'; it has f, h"):
+    with pytest.raises(ScreenError, match="no phenotype 'g'; it has f and h"):
         Screen([[]], {"f": [1], "h": [1]}).bind(cell(), ["f", "g"])
 
 
@@ -199,7 +213,7 @@ def test_locate():
 @given(screens(min_size=1), st.data())
 @examples
 def test_locate_against_a_list(screen, data):
-    kept = [row for row in range(len(screen)) if not any(np.isnan(v[row]) for v in screen.phenotypes.values())]
+    kept = [row for row in range(len(screen)) if not all(np.isnan(v[row]) for v in screen.phenotypes.values())]
     if not kept:
         return
     b = screen.bind(cell(), missing="drop")

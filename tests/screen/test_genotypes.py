@@ -151,11 +151,16 @@ def test_not_equal_to_something_else_and_repr():
     assert repr(genotypes) == "Genotypes(2 experiments, 1 genes)"
 
 
-@pytest.mark.parametrize("name", ["A+B", "A,B", "A|B", "A;B", "A=0", " A", "A ", "", " ", "A\tB", "A\nB", "WT", "wt"])
+@pytest.mark.parametrize("name", ["A+B", "A,B", "A|B", "A;B", " A", "A ", "", " ", "A\tB", "A\nB", "WT", "wt"])
 def test_a_name_that_would_be_read_as_something_else_is_refused(name):
     """A gene called ``A+B`` was written and read back as two genes."""
     with pytest.raises(ScreenError, match=r"a gene has the name .*; rename it"):
         Genotypes.from_lists([["C"], [name]])
+
+
+def test_a_name_has_no_value_in_it():
+    with pytest.raises(ScreenError, match=r"a gene has the name 'A=0': it .*'='.*; rename it"):
+        Genotypes(["A=0"], np.array([0]), np.array([0, 1]))
 
 
 @examples

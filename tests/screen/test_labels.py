@@ -150,9 +150,38 @@ def test_robust_needs_a_spread():
 @pytest.mark.parametrize(("value", "shown"), [(NAN, "nan"), (INF, "inf"), (-INF, "-inf")])
 @pytest.mark.parametrize("options", [{"kind": "none"}, {"kind": "standard"}, {"classes": True}])
 def test_labels_that_are_not_finite_are_refused(value, shown, options):
-    y = torch.tensor([[1.0, 1.0], [2.0, value], [3.0, value]])
-    with pytest.raises(LabelError, match=rf"training label 1 is \[2\.0, {shown}\]; drop experiments without a finite"):
+    y = torch.tensor([[1.0], [value], [value]])
+    with pytest.raises(LabelError, match=rf"training label 1 is \[{shown}\]; drop experiments without a finite"):
         LabelTransform.fit(y, **options)
+    if value != value:  # of two, one may be missing
+        return
+    with pytest.raises(LabelError, match=rf"training label 0 is \[1\.0, {shown}\]; drop experiments without a finite"):
+        LabelTransform.fit(torch.tensor([[1.0, value], [2.0, 1.0]]), **options)
+
+
+@pytest.mark.parametrize("kind", ["none", *KINDS])
+def test_each_phenotype_is_fitted_on_the_labels_that_it_has(kind):
+    random = torch.Generator().manual_seed(3)
+    y = torch.randn(40, 3, generator=random, dtype=torch.float64) * torch.tensor([1.0, 5.0, 0.1]) + 2
+    y[::3, 0] = y[1::3, 1] = NAN
+    fitted = LabelTransform.fit(y, kind, names=("a", "b", "c"))
+    assert fitted.known == pytest.approx(1 - 27 / 120)
+    for column in range(3):
+        alone = LabelTransform.fit(y[:, column : column + 1][~y[:, column].isnan()], kind)
+        assert alone.known == 1.0
+        torch.testing.assert_close(fitted.center[column], alone.center[0], rtol=1e-13, atol=0)
+        torch.testing.assert_close(fitted.scale[column], alone.scale[0], rtol=1e-13, atol=0)
+    assert torch.equal(fitted(y).isnan(), y.isnan())
+    again = LabelTransform.from_state_dict(json.loads(json.dumps(fitted.state_dict())))
+    assert (again.names, again.known) == (("a", "b", "c"), fitted.known)
+
+
+def test_phenotypes_without_labels_or_constant_ones_are_named():
+    y = torch.tensor([[1.0, NAN, 2.0], [2.0, NAN, 2.0], [3.0, NAN, NAN]])
+    with pytest.raises(LabelError, match=r"no experiment of the training part has a label of b; leave it out"):
+        LabelTransform.fit(y, names=("a", "b", "c"))
+    with pytest.raises(LabelError, match=r"the training labels are constant \(2\) of c, so there is nothing to learn"):
+        LabelTransform.fit(y[:, [0, 2]], names=("a", "c"))
 
 
 @pytest.mark.parametrize("kind", ["none", *KINDS])

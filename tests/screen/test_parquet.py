@@ -180,8 +180,8 @@ def test_an_empty_file(path):
 
 def test_newer_version(path):
     example().save(path)
-    rewrite(path, lambda table: table, version=2)
-    refused(path, "screen format version 2, newer than the 1 this release reads; upgrade knockgraph")
+    rewrite(path, lambda table: table, version=3)
+    refused(path, "screen format version 3, newer than the 2 this release reads; upgrade knockgraph")
 
 
 @pytest.mark.parametrize("version", [0, -3])

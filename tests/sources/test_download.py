@@ -381,7 +381,7 @@ def test_plain_http_without_a_checksum_is_told(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fetch_all([wanted(server)], tmp_path / "a")
-    assert "came over plain http and no checksum of it is known" in " ".join(capsys.readouterr().out.split())
+    assert "came over plain http and its checksum is not known" in " ".join(capsys.readouterr().out.split())
     fetch_all([wanted(server)], tmp_path / "b", tmp_path / "a" / MANIFEST)
     fetch_all([wanted(server, sha256=hashlib.sha256(CONTENT).hexdigest())], tmp_path / "c")
     assert "plain http" not in capsys.readouterr().out

@@ -217,7 +217,7 @@ def test_from_raw_files_to_graph_and_screen(folder: Path, tmp_path: Path, run: C
     assert json.loads((tmp_path / "b.json").read_text())["files"][1]["what"] == "regulatory"
     shown = run("graph", "info", "y.cellgraph", "--html", "g.html", "--json", "i.json")
     assert "string12_0_coexpression" in shown
-    assert "share of the row's gene pairs" in shown
+    assert "fraction of the row's gene pairs" in shown
     assert "features: degree (11), spectral" in shown
     page = (tmp_path / "g.html").read_text()
     assert page.count("<svg") == 2

@@ -47,7 +47,7 @@ def test_same_seed_same_cell() -> None:
 def test_sizes_that_cannot_be() -> None:
     with pytest.raises(GraphError, match=r"^30 genes are too few for a synthetic cell; give at least 100$"):
         scaled_cell(Sizes(30, 100, 1))
-    with pytest.raises(GraphError, match=r"^0 relations cannot be timed; give at least 1$"):
+    with pytest.raises(GraphError, match=r"^0 relations are too few for a synthetic cell; give at least 1$"):
         scaled_cell(Sizes(200, 100, 0))
     with pytest.raises(
         GraphError, match=r"^300 edges in 9 relations of 200 genes are too few; give at least 360 edges"

@@ -106,7 +106,7 @@ def test_full_files_count_transferred_evidence(tmp_path: Path, resolver: Resolve
 def test_names_and_versions(tmp_path: Path, resolver: Resolver) -> None:
     assert relation_prefix(Path("4932.protein.links.detailed.v11.5.txt.gz")) == "string11_5_"
     assert string_version(Path("4932.protein.links.detailed.v9.1.four-channels.txt.gz")) == "9.1"
-    with pytest.raises(FileFormatError, match="does not tell STRING's version"):
+    with pytest.raises(FileFormatError, match="does not contain STRING's version"):
         string_version(Path("links.txt"))
     path = write(
         tmp_path / "4932.protein.links.detailed.v12.0.txt", DETAILED + "4932.YFL057C 4932.YAL001C 5 0 0 0 0 0 0 5\n"

@@ -338,7 +338,7 @@ def test_bad_screens(columns: Columns, text: str, tmp_path: Path) -> None:
         (pa.array(["A", None]), "s.parquet, data row 2: the genotype is blank"),
         (
             pa.array([{"a": 1}, {"a": 2}]),
-            "s.parquet: the column 'genotype' holds struct<a: int64>; give texts or lists",
+            "s.parquet: the column 'genotype' holds struct<a: int64>; give strings or lists",
         ),
     ],
 )

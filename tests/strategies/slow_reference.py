@@ -145,6 +145,55 @@ def attend(
     return torch.stack(columns, 1) if columns else source.new_zeros(source.shape) + zero
 
 
+def dosed_aggregate(
+    edges: Edges, weight: Sequence[float] | None, x: Tensor, dose: Tensor, reduce: str, direction: str
+) -> Tensor:
+    """The same where genes have doses, float64 [num_genes, batch]: the table of formulas, one gene at a time."""
+    columns = []
+    for sample in range(x.shape[1]):
+        column = []
+        for gene in range(x.shape[0]):
+            d = dose[gene, sample]
+            nothing = x[gene, sample] * 0 * d
+            inbox = [(j, 1.0 if weight is None else weight[p]) for p, (j, i) in enumerate(edges) if i == gene]
+            sent = [(d.new_ones(()) if direction == "in" else dose[j, sample], w, x[j, sample]) for j, w in inbox]
+            if reduce in ("sum", "mean"):
+                total = sum((d_j * w * x_j for d_j, w, x_j in sent), nothing)
+                size = d * sum((d_j for d_j, _, _ in sent), d * 0)
+                if reduce == "mean":
+                    column.append(d * total / size if size.item() > 0 else nothing)
+                else:
+                    column.append(d * total)
+                continue
+            there = [d_j * w * x_j for d_j, w, x_j in sent if d_j.item() > 0]
+            pick = {"max": torch.amax, "min": torch.amin}[reduce]
+            column.append(d * pick(torch.stack(there), 0) if there else nothing)
+        columns.append(torch.stack(column))
+    return torch.stack(columns, 1)
+
+
+def dosed_attend(
+    edges: Edges, source: Tensor, target: Tensor, attention: Tensor, dose: Tensor, direction: str, slope: float = 0.2
+) -> Tensor:
+    """GATv2 with shares proportional to ``d_j · exp(logit)``, the row times ``d_i``."""
+    columns = []
+    for sample in range(source.shape[1]):
+        column = []
+        for gene in range(source.shape[0]):
+            neighbours = [j for j, i in edges if i == gene]
+            own = [torch.ones_like(dose[j, sample]) if direction == "in" else dose[j, sample] for j in neighbours]
+            if not any(d.item() > 0 for d in own):
+                column.append(source[gene, sample] * 0 * dose[gene, sample])
+                continue
+            states = source[neighbours, sample]
+            bent = torch.nn.functional.leaky_relu(states + target[gene, sample], slope)
+            share = (bent * attention).sum(-1).exp() * torch.stack(own).unsqueeze(-1)
+            share = share / share.sum(0)
+            column.append(dose[gene, sample] * (share.unsqueeze(-1) * states).sum(0))
+        columns.append(torch.stack(column))
+    return torch.stack(columns, 1)
+
+
 def value_and_gradients(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: Tensor
 ) -> tuple[Tensor, list[Tensor]]:

@@ -201,7 +201,7 @@ def test_vectorized_with_and_without_counts(direction: str) -> None:
                 for g in genotype
             )
         )
-    assert counted.payload == {"removed": expected}
+    assert counted.payload.removed == expected
     assert padded.collate(batch).payload is None
     for name in RELATIONS:
         assert torch.equal(ragged(batch).edge_mask(name), ragged(counted).edge_mask(name))

@@ -429,7 +429,7 @@ for variant in t.STORED:
         broken[at] ^= 1 << chance.randrange(8)
         data.write_bytes(broken)
         try:
-            masks = t.create(variant, t.GRAPH, directory=data.parent).collate(batch).payload["masks"]
+            masks = t.create(variant, t.GRAPH, directory=data.parent).collate(batch).payload.masks
             if all(torch.equal(a, b) for a, b in zip(masks, expected, strict=True)):
                 right += 1
             else:

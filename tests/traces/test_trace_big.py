@@ -15,11 +15,11 @@ MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
 from knockgraph.traces.categories import Categories
-from knockgraph.traces.summary import summarize_file
+from knockgraph.traces.summary import summarise_file
 import knockgraph.traces.page
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before, start = peak(), time.perf_counter()
-report = summarize_file(Path(sys.argv[1]), Categories())
+report = summarise_file(Path(sys.argv[1]), Categories())
 seconds = time.perf_counter() - start
 print(json.dumps({"grown": peak() - before, "seconds": seconds, "timed": report["events"]["timed"],
                   "steps": report["steps"]["count"], **{k: report[k] for k in ("span_ns", "wall_ns", "characters")}}))

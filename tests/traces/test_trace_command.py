@@ -40,7 +40,7 @@ def test_one_trace(a: Path, tmp_path: Path) -> None:
     out, markdown, page = (tmp_path / name for name in ("out.json", "out.md", "out.html"))
     shown = run(a, "--json", out, "--markdown", markdown, "--html", page)
     for heading in (
-        *("Where the wall clock goes", "The device", "Device time by the host's phase that launched it"),
+        *("Where the wall clock goes", "The device", "Device time by the host phase that launched it"),
         *("What the host does while GPU 0 is idle", "Threads and streams", "Operators of the host by self time"),
         *(
             "Kernels and copies by self time",
@@ -100,7 +100,7 @@ def test_unmatched_time_is_shown_by_name(tmp_path: Path) -> None:
     events = [span(f"my <b>part</b> {i} | $x$", 10 * i, 5, cat="user_annotation") for i in range(4)]
     path, markdown, page = write(tmp_path / "t$1$.json", events), tmp_path / "t.md", tmp_path / "t.html"
     shown = run(path, "--top", "3", "--markdown", markdown, "--html", page)
-    assert "0.020 ms (100.0% of all self time) fit no rule and are shown as unmatched" in shown
+    assert "0.020 ms (100.0% of all self time) match no rule and are shown as unmatched" in shown
     assert "Unmatched names" in shown
     assert "my <b>part</b> 2 | $x$" in shown
     assert "1 more names with 0.005 ms in all are not listed." in shown

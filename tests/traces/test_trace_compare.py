@@ -10,11 +10,11 @@ from trace_cases import header, span, training, write
 
 from knockgraph.traces.categories import Categories
 from knockgraph.traces.compare import are_ranks, compare, rank_names, spread
-from knockgraph.traces.summary import summarize_file
+from knockgraph.traces.summary import summarise_file
 
 
 def summary(folder: Path, name: str, steps: int = 3, factor: int = 1, **fields: Any) -> dict[str, Any]:
-    return summarize_file(write(folder / name, training(steps, factor), header(**fields)), Categories())
+    return summarise_file(write(folder / name, training(steps, factor), header(**fields)), Categories())
 
 
 def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -56,7 +56,7 @@ def test_a_trace_with_itself(tmp_path: Path) -> None:
 
 
 def test_without_steps_the_whole_traces_are_compared(tmp_path: Path) -> None:
-    plain = summarize_file(write(tmp_path / "plain.json", [span("aten::mm", 0, 500)]), Categories())
+    plain = summarise_file(write(tmp_path / "plain.json", [span("aten::mm", 0, 500)]), Categories())
     result = compare(summary(tmp_path, "a.json"), plain)
     assert result["per"] == "trace"
     assert "step" not in result
@@ -75,7 +75,7 @@ def test_without_steps_the_whole_traces_are_compared(tmp_path: Path) -> None:
 
 
 def test_no_duration(tmp_path: Path) -> None:
-    nothing = summarize_file(write(tmp_path / "n.json", [span("aten::mm", 0, 0)]), Categories())
+    nothing = summarise_file(write(tmp_path / "n.json", [span("aten::mm", 0, 0)]), Categories())
     assert compare(nothing, nothing)["answer"] == "n.json (1) has no duration, so there is nothing to compare."
 
 
@@ -113,7 +113,7 @@ def test_two_runs_are_not_ranks(tmp_path: Path) -> None:
 
 
 def test_ranks_without_gpu_and_unequal(tmp_path: Path) -> None:
-    plain = summarize_file(write(tmp_path / "rank2.json", [span("aten::mm", 0, 500)]), Categories())
+    plain = summarise_file(write(tmp_path / "rank2.json", [span("aten::mm", 0, 500)]), Categories())
     result = spread([summary(tmp_path, "rank0.json"), summary(tmp_path, "rank1.json"), plain])
     assert result["per"] == "trace"
     assert result["ranks"] == ["rank 0", "rank 1", "rank 2"]

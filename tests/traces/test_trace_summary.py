@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from trace_cases import AUTOGRAD, MAIN, header, memory, metadata, span, training, write
 
 from knockgraph.traces.categories import Categories
-from knockgraph.traces.summary import summarize_file
+from knockgraph.traces.summary import summarise_file
 
 STEPS = 3
 
@@ -58,7 +58,7 @@ def check_sums(report: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = write(tmp_path_factory.mktemp("t") / "t.json", training(STEPS), header())
-    made = summarize_file(path, Categories())
+    made = summarise_file(path, Categories())
     check_sums(made)
     return made
 
@@ -75,7 +75,7 @@ def test_two_threads_by_hand(tmp_path: Path) -> None:
         span("XBackward0", 110, 40, tid=AUTOGRAD),  # 40 − 10 = 30
         span("aten::mm", 120, 10, tid=AUTOGRAD),  # 10
     ]
-    report = summarize_file(write(tmp_path / "t.json", events), Categories())
+    report = summarise_file(write(tmp_path / "t.json", events), Categories())
     check_sums(report)
     self_us = {row["name"]: row["self_ns"] / 1000 for row in report["host_operators"]}
     assert self_us == {
@@ -195,7 +195,7 @@ def test_conditions_and_findings(report: dict[str, Any]) -> None:
         "The trace spans 3.000 ms with 3 steps of 1.000 ms on average; the main thread's wall clock is "
     )
     assert "backward 28%, forward 15%, python 14%" in first
-    assert second.startswith("The GPU is busy only 55% of the time, so the host sets the pace; while GPU 0 is idle")
+    assert second.startswith("The GPU is busy only 55% of the time, so the host is the bottleneck; while GPU 0 is idle")
     assert third == "The host waits for the device 1.0 times a step, 0.180 ms in all (6.0% of the span)."
 
 
@@ -217,9 +217,11 @@ def test_busy_device(tmp_path: Path) -> None:
         span("big_kernel", 5, 95, tid=7, pid=0, cat="kernel", correlation=1),
         span("Memcpy HtoD (Pageable -> Device)", 100, 2, tid=7, pid=0, cat="gpu_memcpy", bytes=2_000_000),
     ]
-    report = summarize_file(write(tmp_path / "t.json", events), Categories())
+    report = summarise_file(write(tmp_path / "t.json", events), Categories())
     check_sums(report)
-    assert "so its kernels set the pace; the largest is big_kernel with 98% of the GPU time" in report["findings"][1]
+    assert (
+        "so its kernels are the bottleneck; the largest is big_kernel with 98% of the GPU time" in report["findings"][1]
+    )
     assert report["findings"][2].startswith("2.000 MB went to the device from pageable memory: pin it")
     assert figures(report["gpu"]["by_host_category"]) == {
         "tensor operations": 95_000,
@@ -229,7 +231,7 @@ def test_busy_device(tmp_path: Path) -> None:
 
 
 def test_a_device_alone(tmp_path: Path) -> None:
-    report = summarize_file(write(tmp_path / "t.json", [span("k", 0, 9, tid=7, pid=0, cat="kernel")]), Categories())
+    report = summarise_file(write(tmp_path / "t.json", [span("k", 0, 9, tid=7, pid=0, cat="kernel")]), Categories())
     check_sums(report)
     assert figures(report["wall_ns"]) == {"idle": 9_000}
 
@@ -240,12 +242,12 @@ def test_kernels_linked_by_external_id(tmp_path: Path) -> None:
         span("aten::sub", 5, 10, **{"External id": 8}),
         span("sub_kernel", 12, 30, tid=7, pid=0, cat="kernel", **{"External id": 8}),
     ]
-    report = summarize_file(write(tmp_path / "t.json", events), Categories())
+    report = summarise_file(write(tmp_path / "t.json", events), Categories())
     assert figures(report["gpu"]["by_host_category"]) == {"loss": 30_000}
 
 
 def test_without_gpu_events(tmp_path: Path) -> None:
-    report = summarize_file(write(tmp_path / "t.json", [span("aten::mm", 0, 5)]), Categories())
+    report = summarise_file(write(tmp_path / "t.json", [span("aten::mm", 0, 5)]), Categories())
     assert report["gpu"] is None
     assert report["notes"][0] == (
         "This trace holds no GPU events, so only the host is shown: to see the device, run on it and record with "
@@ -264,21 +266,21 @@ def test_odd_things_are_said(tmp_path: Path) -> None:
         span("flush", 0, 7, pid=-1, tid=0, cat="overhead"),
     ]
     path.write_text(json.dumps(events)[:-1])
-    report = summarize_file(path, Categories())
+    report = summarise_file(path, Categories())
     check_sums(report)
     notes = " ".join(report["notes"])
-    assert "1 events outlast the one they began in" in notes
+    assert "1 events outlast the event they began in" in notes
     assert "1 events have no usable time and were left out" in notes
     assert "1 events never end" in notes
     assert "0.007 ms of its own overhead" in notes
     assert "The list of events is not closed" in notes
-    assert "0.012 ms (44.4% of all self time) fit no rule and are shown as unmatched" in notes
+    assert "0.012 ms (44.4% of all self time) match no rule and are shown as unmatched" in notes
     assert report["conditions"]["rank"] == 3
 
 
 def test_the_main_thread_is_the_one_with_the_steps(tmp_path: Path) -> None:
     events = [span("busy", 0, 100, tid=9), span("ProfilerStep#4", 0, 50, tid=MAIN), *metadata()]
-    report = summarize_file(write(tmp_path / "t.json", events), Categories())
+    report = summarise_file(write(tmp_path / "t.json", events), Categories())
     assert report["tracks"][0]["thread"] == MAIN
     assert report["steps"]["outside_ns"] == 50_000
 
@@ -286,7 +288,7 @@ def test_the_main_thread_is_the_one_with_the_steps(tmp_path: Path) -> None:
 def test_another_thread_is_no_wait_unless_it_works_for_the_step(tmp_path: Path) -> None:
     """A thread that pins memory works beside the main thread; its time must not be taken for the step's."""
     events = [span("ProfilerStep#0", 0, 100), span("aten::pin_memory", 10, 80, tid=9)]
-    report = summarize_file(write(tmp_path / "t.json", events), Categories())
+    report = summarise_file(write(tmp_path / "t.json", events), Categories())
     assert figures(report["wall_ns"]) == {"python": 100_000}
 
 
@@ -294,7 +296,7 @@ def test_long_memory_series_keeps_its_peak(tmp_path: Path) -> None:
     sizes = [(i * 7919) % 5000 for i in range(3000)]
     sizes[1234] = 99_999
     events = [span("a", 0, 1), *(memory(i, size) for i, size in enumerate(sizes))]
-    held = summarize_file(write(tmp_path / "t.json", events), Categories())["memory"]["GPU 0"]
+    held = summarise_file(write(tmp_path / "t.json", events), Categories())["memory"]["GPU 0"]
     assert len(held["series"]) == 200
     assert max(size for _, size in held["series"]) == held["peak_bytes"] == 99_999
     assert held["peak_ns"] == 1_234_000
@@ -328,7 +330,7 @@ random_event = st.builds(
 @settings(max_examples=80, deadline=None)
 @given(events=st.lists(random_event, min_size=1, max_size=25))
 def test_sums_hold_for_any_events(tmp_path_factory: pytest.TempPathFactory, events: list) -> None:
-    check_sums(summarize_file(write(tmp_path_factory.mktemp("t") / "t.json", events), Categories()))
+    check_sums(summarise_file(write(tmp_path_factory.mktemp("t") / "t.json", events), Categories()))
 
 
 # ----------------------------------------------------------------------------------------------- a real trace of torch
@@ -362,7 +364,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_real_trace(real: Path) -> None:
-    report = summarize_file(real, Categories())
+    report = summarise_file(real, Categories())
     check_sums(report)
     assert report["steps"]["count"] == 3
     assert report["steps"]["mean_ns"] > 0
@@ -385,7 +387,7 @@ def test_real_trace_against_torch_itself(tmp_path: Path) -> None:
         x = torch.randn(64, 64, requires_grad=True)
         (x @ x).relu().sum().backward()
     recorder.export_chrome_trace(str(path))
-    ours = {row["name"]: row for row in summarize_file(path, Categories())["host_operators"]}
+    ours = {row["name"]: row for row in summarise_file(path, Categories())["host_operators"]}
     theirs = {event.key: event for event in recorder.key_averages() if event.key != "[memory]"}
     assert "aten::mm" in theirs
     for name, event in theirs.items():

@@ -194,7 +194,7 @@ def test_a_sound_file_that_says_nonsense(
         with pytest.raises(kg.FileFormatError, match="does not describe a valid checkpoint"):
             load(path)
     run_dir = shutil.copytree(finished, tmp_path / "run")
-    shutil.copy(path, run_dir / "checkpoints" / "best-mse.ckpt")
+    shutil.copy(path, run_dir / "checkpoints" / "best-error.ckpt")
     assert "checkpoint" in command("predict", str(run_dir), "--genes", "WT", code=1)[1]
 
 
@@ -220,7 +220,7 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path, finished: Path, co
             _use_new_zipfile_serialization="old" not in kind,
         )
     directory = shutil.copytree(finished, tmp_path / "run")
-    for name in ("last", "previous", "best-mse", "best-pearson"):
+    for name in ("last", "previous", "best-error", "best-score"):
         shutil.copy(evil, directory / "checkpoints" / f"{name}.ckpt")
     with pytest.raises(kg.FileFormatError, match="not a readable checkpoint"):
         load(evil)
@@ -286,7 +286,7 @@ def small_disk() -> None:
 def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     train(config(f"run_dir={directory}"), say=lambda _: None)
-    before = {name: (directory / "checkpoints" / name).read_bytes() for name in (LAST, "best-mse.ckpt")}
+    before = {name: (directory / "checkpoints" / name).read_bytes() for name in (LAST, "best-error.ckpt")}
     assert len(before[LAST]) > 12_000
     told = run(
         "train", f"run_dir={directory}", *LEAST, "resume=true", "trainer.max_epochs=3", code=1, before=small_disk
@@ -296,7 +296,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_checkpoint(tmp_path: Path) -> No
     assert "file too large" in told.stderr.lower()
     path, problems = newest_valid(directory / "checkpoints")
     assert (path.read_bytes(), problems) == (before[LAST], [])
-    assert (directory / "checkpoints" / "best-mse.ckpt").read_bytes() == before["best-mse.ckpt"]
+    assert (directory / "checkpoints" / "best-error.ckpt").read_bytes() == before["best-error.ckpt"]
     assert not list(directory.rglob("*.part"))
     # With room again the run goes on.
     train(config(f"run_dir={directory}", "resume=true"), say=lambda _: None, max_epochs=2)
@@ -377,7 +377,7 @@ def test_an_unreadable_file_is_not_called_missing(tmp_path: Path, monkeypatch: p
 
 def test_checkpoints_of_a_run(finished: Path) -> None:
     folder = finished / "checkpoints"
-    assert {p.name for p in folder.iterdir()} == {LAST, PREVIOUS, "best-mse.ckpt", "best-pearson.ckpt"}
+    assert {p.name for p in folder.iterdir()} == {LAST, PREVIOUS, "best-error.ckpt", "best-score.ckpt"}
     state = load(folder / LAST)
     assert state["global_step"] == 16
     assert not [name for name in weights(finished) if name.startswith("strategy.")]  # tables stay out of it

@@ -24,14 +24,14 @@ from test_ddp import start  # isort: skip
 SMALL = ["model.options.channels=4"]
 MODELS: dict[str, list[str]] = {
     "hetero-small": SMALL,
-    "hetero": [*SMALL, "model.options.layers=2", "model.options.heads=2"],
-    "hetero with metabolism": ["model=hetero-small", *SMALL, "model.options.metabolism=true"],
+    "hetero": [*SMALL, "model.options.messages.layers=2", "model.options.heads=2"],
+    "hetero with metabolism": ["model=hetero-small", *SMALL, "model.options.metabolism.enabled=true"],
     "hetero, pairs, cached": [
         "model=hetero-small",
         *SMALL,
-        "model.options.local=pairs",
-        "model.options.combine=sum",
-        "model.options.wild_type=cached-epoch",
+        "model.options.readout.local=pairs",
+        "model.options.readout.combine=sum",
+        "model.options.readout.wild_type=cached-epoch",
     ],
     "dango": SMALL,
     "additive": [],

@@ -100,7 +100,10 @@ PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
         # what does not go together
         ("task=classification", "config key 'loss': task=classification needs loss=bce"),
         ("loss=bce", "config key 'loss': task=regression needs loss=mse or loss=log-cosh"),
-        ("loss=os:system", "config key 'loss.name': the loss 'os:system' cannot be used: it is no class that derives"),
+        (
+            "loss=os:system",
+            "config key 'loss.name': the loss 'os:system' cannot be used: it is not a class that derives",
+        ),
         # what is no override
         ("trainer.max_epochs", "the overrides cannot be applied: .*--cfg"),
         ("trainer.max_epochs={", "the overrides cannot be applied"),
@@ -145,7 +148,7 @@ def test_files_must_be_named() -> None:
     with pytest.raises(ConfigError, match=r"config key 'data\.screen'"):
         compose(["data=files", "data.cell=my.cellgraph"])
     config = compose(["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"])
-    assert (config.data.cell, config.data.screen, config.data.phenotype) == ("my.cellgraph", "my.parquet", "fitness")
+    assert (config.data.cell, config.data.screen, config.data.phenotypes) == ("my.cellgraph", "my.parquet", ["fitness"])
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -172,7 +175,7 @@ def test_presets() -> None:
     presets = {name: compose([f"preset={name}"]) for name in PRESETS}
     reference = presets["reference"]
     assert (reference.data.cell, reference.loader.batch_size, reference.loss.name) == ("yeast-scale", 28, "composite")
-    assert reference.model.options == {**models.PRESETS["hetero"]["reference"], "input_norm": False}
+    assert reference.model.options == {**models.PRESETS["hetero"]["reference"], "input": {"norm": False}}
     assert losses.create("composite", **reference.loss.options).gather == "differentiable"
     # Each differs from the reference in what its name says and nowhere else.
     largest = max(yeast_scale.RELATIONS, key=lambda name: yeast_scale.RELATIONS[name].edges)
@@ -180,7 +183,7 @@ def test_presets() -> None:
         "reference": {},
         "one-relation": {"data.relations": [largest]},
         "merged-string": {"data.merge.string": ["string12_0_*"]},
-        "merged-typed": {"model.options.merge": "typed"},
+        "merged-typed": {"model.options.messages.merge": "typed"},
         "no-gather": {"loss.options.gather": "none"},
         "edge-masks": {"strategy.name": "lazy-mask", "loader.num_workers": 2, "loader.pin_memory": True},
         "empty": {"task": "empty"},
@@ -219,16 +222,26 @@ def test_options_need_no_plus() -> None:
     ("override", "text"),
     [
         ("model.options.banana=1", "model hetero has no option 'banana'"),
+        (
+            "model.options.messages.layer=1",
+            r"no option 'messages.layer' \(did you mean 'layers'\?\); messages has layers",
+        ),
+        ("model.options.messages=3", "the option messages is 3, but a group of options .* is needed"),
+        ("model.options.mlp_layers=2", "the hetero model's option mlp_layers is now messages.mlp_layers: write"),
+        ("model.options.metabolism=true", "write model.options.metabolism.enabled=true on the command line"),
         ("strategy.options.banana=1", "strategy node-mask has no option 'banana'"),
         ("loss.options.banana=1", "loss mse has no option 'banana'"),
         ("model.options.preset=banana", "has no preset 'banana'"),
         ("strategy.options.direction=out", "direction='out' is not known"),
         ("strategy.options.direction=5", "the strategy node-mask: the option direction is 5, but one of both, in"),
-        ("model.options.chanels=8", r"has no option 'chanels' \(did you mean 'channels'\?\); it has channels, layers,"),
-        ("model.options.dropout=abc", "the model hetero: the option dropout is 'abc', but a number is needed"),
-        ("model.options.layers=2.5", "the option layers is 2.5, but an integer is needed"),
-        ("model.options.norm=maybe", "the option norm is 'maybe', but true or false is needed"),
-        ("model.options.features=x", "the option features is 'x', but a list of texts is needed"),
+        ("model.options.chanels=8", r"has no option 'chanels' \(did you mean 'channels'\?\); it has channels, heads,"),
+        (
+            "model.options.messages.dropout=abc",
+            "the model hetero: the option messages.dropout is 'abc', but a number is needed",
+        ),
+        ("model.options.messages.layers=2.5", "the option messages.layers is 2.5, but an integer is needed"),
+        ("model.options.messages.norm=maybe", "the option messages.norm is 'maybe', but true or false is needed"),
+        ("model.options.input.features=x", "the option input.features is 'x', but a list of strings is needed"),
         ("model.options.channels=null", "the option channels is None, but an integer is needed"),
     ],
 )
@@ -256,7 +269,7 @@ TEXT = st.text(st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_char
 def test_round_trip(tmp_path_factory, epochs, lr, accumulate, options, phenotype) -> None:  # type: ignore[no-untyped-def]
     config = Config()
     config.trainer.max_epochs, config.optimizer.lr, config.trainer.accumulate = epochs, lr, accumulate
-    config.model.options, config.data.phenotype = {"residual": True, "input_norm": False, **options}, phenotype
+    config.model.options, config.data.phenotypes = {"messages": {"residual": True}, **options}, [phenotype]
     if any(isinstance(v, str) and ("${" in v or v == "???") for v in options.values()):
         return
     path = tmp_path_factory.mktemp("config") / "config.yaml"
@@ -330,10 +343,10 @@ def test_the_command_shows_the_config(command: Callable[..., tuple[str, str]]) -
 )
 def test_yeast_screens_by_name(name: str, task: str, loss: str, phenotype: str, split: str) -> None:
     config = compose([f"data={name}"])
-    assert (config.task, config.loss.name, config.data.phenotype, config.data.split.kind) == (
+    assert (config.task, config.loss.name, config.data.phenotypes, config.data.split.kind) == (
         task,
         loss,
-        phenotype,
+        [phenotype],
         split,
     )
     assert (config.data.cell, config.data.screen) == ("data/yeast-clean.cellgraph", f"data/{name}.parquet")

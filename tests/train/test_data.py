@@ -230,7 +230,9 @@ def test_merged_relations() -> None:
     assert both == kg.demo_cell().merged({"both": ["physical", "coexpression"]})
     chosen = load_graph(config("data.relations=[physical,regulatory]", "data.merge={all: ['*']}").data)
     assert list(chosen.relations) == ["all"]
-    with pytest.raises(ConfigError, match=r"config key 'data\.merge': no relation fits 'tf\*', to be merged into 'x'"):
+    with pytest.raises(
+        ConfigError, match=r"config key 'data\.merge': no relation matches 'tf\*', to be merged into 'x'"
+    ):
         load_graph(config("data.merge.x=[tf*]").data)
 
 

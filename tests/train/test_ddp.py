@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from training_runs import QUIET, Started, close, config, environment, same, saved_step, wait_for_steps, weights
 
+import knockgraph as kg
 from knockgraph.errors import ConfigError
 from knockgraph.run import train
 from knockgraph.train import run as run_module
@@ -27,7 +28,7 @@ OPTIONS = [
     "data.experiments=81",
     "model=hetero-small",
     "model.options.channels=4",
-    "model.options.layers=1",
+    "model.options.messages.layers=1",
     "trainer.max_epochs=2",
     "trainer.precision=64-true",
     *QUIET,
@@ -99,7 +100,7 @@ def test_two_processes_equal_one_with_twice_the_batch(runs: Runs) -> None:
         load(double / "checkpoints" / LAST)["global_step"] == load(single / "checkpoints" / LAST)["global_step"] == 10
     )
     assert close(weights(single), weights(double), 1e-10)
-    assert close(weights(single, "best-mse"), weights(double, "best-mse"), 1e-10)
+    assert close(weights(single, "best-error"), weights(double, "best-error"), 1e-10)
 
 
 def test_metrics_are_those_of_one_process(runs: Runs) -> None:
@@ -135,6 +136,22 @@ def test_one_process_writes_and_speaks(runs: Runs) -> None:
     assert {p.name for p in double.iterdir()} == {p.name for p in single.iterdir()}
     assert len(list((double / "tensorboard").glob("events.*"))) == 1
     assert json.loads((double.parent / "two.json").read_text())["run_dir"] == str(double)
+
+
+def test_missing_labels_of_two_phenotypes(tmp_path: Path) -> None:
+    """Other rows are missing for each; the ranks have unequal shares of the labels, and one has none at all."""
+    demo = kg.demo_screen(81)
+    fitness, interaction = (demo.phenotypes[name].copy() for name in ("fitness", "gene_interaction"))
+    fitness[1::3] = interaction[::4] = np.nan
+    screen = kg.Screen(demo.genotypes, {"fitness": fitness, "gene_interaction": interaction})
+    screen.save(tmp_path / "s.parquet")
+    words = [f"data.screen={tmp_path}/s.parquet", "data.phenotypes=[fitness,gene_interaction]", "data.missing=drop"]
+    two(tmp_path / "two", *words)
+    one(tmp_path / "one", *words)
+    found, expected = (curves(tmp_path / name / "metrics.csv") for name in ("two", "one"))
+    for name in ("train/loss", "val/mse", "val/pearson", "val/pearson/fitness", "val/pearson/gene_interaction"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-6, err_msg=name)
+    assert close(weights(tmp_path / "one"), weights(tmp_path / "two"), 1e-10)
 
 
 def test_the_gathered_loss(tmp_path: Path) -> None:
@@ -174,7 +191,12 @@ def test_torchrun_itself(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("steps", [3, 7, 12])
 def test_resume_after_a_kill(tmp_path: Path, steps: int) -> None:
-    options = ["model.options.dropout=0.2", "loss=composite", "loss.options.buffer_size=12", "trainer.max_epochs=4"]
+    options = [
+        "model.options.messages.dropout=0.2",
+        "loss=composite",
+        "loss.options.buffer_size=12",
+        "trainer.max_epochs=4",
+    ]
     options += ["loss.options.gather=differentiable", "trainer.checkpoint_every_n_steps=1"]
     two(tmp_path / "whole", *options)
     ranks = start(tmp_path / "killed", *options)

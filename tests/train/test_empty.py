@@ -18,7 +18,7 @@ from knockgraph.train.metrics_file import curves
 from knockgraph.train.run import make_task
 
 EMPTY = ["task=empty", "optimizer.weight_decay=0"]
-SMALL = ["data.experiments=40", "model.options.channels=4", "model.options.layers=1"]
+SMALL = ["data.experiments=40", "model.options.channels=4", "model.options.messages.layers=1"]
 
 
 @pytest.mark.parametrize("task", ["empty", "empty-no-backward"])

@@ -13,7 +13,12 @@ from knockgraph.run import train
 def test_the_store_of_a_run_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written anew, under a training that was reading it."""
     monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
-    options = ["strategy=stored-indices", "model=hetero-small", "model.options.channels=4", "model.options.layers=1"]
+    options = [
+        "strategy=stored-indices",
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=1",
+    ]
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
 
     def files() -> dict[Path, tuple[int, int]]:
@@ -21,8 +26,8 @@ def test_the_store_of_a_run_is_only_read(tmp_path: Path, monkeypatch: pytest.Mon
         return {path: (about.st_ino, about.st_mtime_ns) for path, about in found}
 
     before = files()
-    first = evaluate(directory, "test", "best-mse", lambda _: None)
+    first = evaluate(directory, "test", "best-error", lambda _: None)
     assert files() == before
     shutil.rmtree(directory / "store")
-    assert evaluate(directory, "test", "best-mse", lambda _: None)["predicted"] == first["predicted"]
+    assert evaluate(directory, "test", "best-error", lambda _: None)["predicted"] == first["predicted"]
     assert not (directory / "store").exists()

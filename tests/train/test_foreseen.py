@@ -18,7 +18,13 @@ from training_runs import LEAST, environment
 from knockgraph.strategies.lazy_mask import MaskBuilder
 
 Command = Callable[..., tuple[str, str]]
-WORKERS = [*LEAST, "model=hetero-small", "model.options.channels=4", "model.options.layers=1", "strategy=lazy-mask"]
+WORKERS = [
+    *LEAST,
+    "model=hetero-small",
+    "model.options.channels=4",
+    "model.options.messages.layers=1",
+    "strategy=lazy-mask",
+]
 WORKERS += ["loader.num_workers=1", "loader.timeout=2"]
 
 

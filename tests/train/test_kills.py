@@ -21,8 +21,8 @@ from knockgraph.train import checkpoints, moments
 
 HOOKS = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
 # Four steps an epoch, three epochs. AdamW's rate is so large that the plateau and the early stop come.
-COMMON = ["trainer.max_epochs=3", "model.options.dropout=0.2", "model=hetero-small"]
-COMMON += ["model.options.channels=4", "model.options.layers=1"]
+COMMON = ["trainer.max_epochs=3", "model.options.messages.dropout=0.2", "model=hetero-small"]
+COMMON += ["model.options.channels=4", "model.options.messages.layers=1"]
 CONFIGS = {
     "cosine": ["trainer.checkpoint_every_n_steps=4"],
     "plateau": [
@@ -195,8 +195,13 @@ def die_at(end: int | None, counted: Path) -> None:
 def any_config(choose: random.Random) -> list[str]:
     composite = ["loss=composite", f"loss.options.buffer_size={choose.randrange(8, 40)}"]
     return [
-        *["trainer.max_epochs=3", "model.options.dropout=0.2", "data.experiments=81", "trainer.precision=32-true"],
-        *["model=hetero-small", "model.options.channels=4", "model.options.layers=1"],
+        *[
+            "trainer.max_epochs=3",
+            "model.options.messages.dropout=0.2",
+            "data.experiments=81",
+            "trainer.precision=32-true",
+        ],
+        *["model=hetero-small", "model.options.channels=4", "model.options.messages.layers=1"],
         f"scheduler.name={choose.choice(['cosine', 'plateau', 'none'])}",
         "scheduler.patience=0",
         f"optimizer.lr={choose.choice([0.003, 0.3])}",

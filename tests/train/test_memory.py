@@ -122,7 +122,12 @@ def test_a_peak_that_is_linear_is_predicted_exactly() -> None:
 @pytest.mark.parametrize("strategy", ["node-mask", "lazy-mask"])
 def test_the_predictor_is_within_15_percent(strategy: str, backward: bool) -> None:
     graph = kg.demo_cell()
-    options = ["model=hetero-small", "model.options.channels=16", "model.options.layers=2", f"strategy={strategy}"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=16",
+        "model.options.messages.layers=2",
+        f"strategy={strategy}",
+    ]
     task = Task(config(*options), graph, kg.LabelTransform.fit(torch.tensor([[0.0], [1.0]])))
 
     def step(n: int) -> None:
@@ -158,7 +163,7 @@ from knockgraph.train.config import compose
 from knockgraph.train.memory import predict_peak
 from knockgraph.train.task import Task
 torch.set_num_threads(1)
-options = ["model=hetero", "model.options.channels=32", "model.options.layers=2", "trainer.accelerator=cpu"]
+options = ["model=hetero", "model.options.channels=32", "model.options.messages.layers=2", "trainer.accelerator=cpu"]
 task = Task(compose(options), kg.demo_cell(), kg.LabelTransform.fit(torch.tensor([[0.0], [1.0]])))
 def step(n):
     batch = kg.PerturbationBatch.from_lists([[k % 360, (7 * k + 1) % 360, 359] for k in range(n)], 360)

@@ -14,7 +14,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from knockgraph.train.metrics import classification_metrics, gather_rows, pearson, regression_metrics, spearman
+from knockgraph.train.metrics import (
+    classification_metrics,
+    gather_rows,
+    headline,
+    pearson,
+    regression_metrics,
+    spearman,
+)
 
 PAIRS = st.integers(2, 40).flatmap(
     lambda n: st.tuples(*(st.lists(st.integers(-4, 4), min_size=n, max_size=n) for _ in range(2)))  # many ties
@@ -67,14 +74,19 @@ def test_regression_in_label_and_original_units() -> None:
     )
     scale = torch.tensor([10.0, 0.5], dtype=torch.float64)
     found = regression_metrics(prediction, target, scale)
-    squared = (prediction - target).double().numpy() ** 2
-    assert found["mse"].item() == pytest.approx(squared.mean())
-    assert found["rmse"].item() == pytest.approx(math.sqrt(squared.mean()))
-    assert found["mse_original"].item() == pytest.approx((squared * scale.numpy() ** 2).mean())
-    assert found["rmse_original"].item() == pytest.approx(math.sqrt((squared * scale.numpy() ** 2).mean()))
+    squared = ((prediction - target).double().numpy() ** 2).mean(0)
+    np.testing.assert_allclose(found["mse"], squared)
+    np.testing.assert_allclose(found["rmse"], np.sqrt(squared))
+    np.testing.assert_allclose(found["mse_original"], squared * scale.numpy() ** 2)
+    np.testing.assert_allclose(found["rmse_original"], np.sqrt(squared) * scale.numpy())
+    means = headline(found)
+    assert set(means) == {"mse", "rmse", "pearson", "spearman"}  # original units have no mean
+    assert means["mse"].item() == pytest.approx(squared.mean())
+    assert means["rmse"].item() == pytest.approx(math.sqrt(squared.mean()))
     for name, function in (("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)):
-        expected = np.mean([function(prediction[:, k], target[:, k])[0] for k in range(2)])
-        assert found[name].item() == pytest.approx(expected)
+        expected = [function(prediction[:, k], target[:, k])[0] for k in range(2)]
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6)
+        assert means[name].item() == pytest.approx(np.mean(expected))
 
 
 def test_one_sample() -> None:

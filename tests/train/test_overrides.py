@@ -26,6 +26,7 @@ Command = Callable[..., tuple[str, str]]
         ("loss=log-cosh", "loss.name"),
         ("model=dango", "model.name"),
         ("model.options.channels=3", "model.options.channels"),
+        ("model.options.messages.layers=3", "model.options.messages.layers"),
         ("loader.batch_size=3", "loader.batch_size"),
         ("optimizer.weight_decay=3", "optimizer.weight_decay"),
         ("trainer.devices=2", "trainer.devices"),

@@ -29,7 +29,12 @@ def test_every_member_of_every_group(member: str) -> None:
         [],
         ["preset=one-relation", "model=dango", "loader.batch_size=64"],
         ["preset=reference", "data=demo", "optimizer.lr=1e-3"],
-        ["model.options.channels=8", "++model.options.layers=2", "loss.options.gather=none", "+loss.options.x=.5"],
+        [
+            "model.options.channels=8",
+            "++model.options.messages.layers=2",
+            "loss.options.gather=none",
+            "+loss.options.x=.5",
+        ],
         ["trainer.accumulate={0:2,4:8}", "data.relations=[physical,regulatory]", "trainer.early_stopping=null"],
         ["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"],
         ["task=classification", "loss=bce", "data.threshold=-0.08", "run_dir=runs/a", "optimizer.betas=[0.9,0.99]"],

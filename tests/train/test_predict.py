@@ -44,7 +44,7 @@ def forward(directory: Path, genotypes: list[list[str]]) -> list[float]:
         with torch.no_grad():
             values.append(task(batch).values.double().item())
     values = [v * task.transform.scale.item() + task.transform.center.item() for v in values]
-    known = config.data.phenotype == "gene_interaction"
+    known = config.data.phenotypes == ["gene_interaction"]
     return [0.0 if known and not g else v for g, v in zip(genotypes, values, strict=True)]
 
 
@@ -229,21 +229,21 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
     waiting, asked = [], 0
     flush = predict._flush
 
-    def watched(writer: Any, schema: Any, name: str, rows: list[Any]) -> int:
+    def watched(writer: Any, schema: Any, rows: list[Any], values: list[Any]) -> int:
         waiting.append(len(rows))
-        return flush(writer, schema, name, rows)
+        return flush(writer, schema, rows, values)
 
-    def batches() -> Iterator[tuple[list[tuple[int, ...]], list[float]]]:
+    def batches() -> Iterator[tuple[list[tuple[int, ...]], Any]]:
         nonlocal asked
         for rows in itertools.batched(genotypes, 5000) if hasattr(itertools, "batched") else _batched(genotypes, 5000):
             asked += len(rows)
             assert asked - sum(waiting) <= 65_536 + 5000  # at most so many stand in memory
-            yield list(rows), [0.5] * len(rows)
+            yield list(rows), np.full((len(rows), 1), 0.5)
             if asked >= 200_000:
                 return
 
     monkeypatch.setattr(predict, "_flush", watched)
-    written = predict._stream(tmp_path / "out.parquet", graph, COLUMN, batches())
+    written = predict._stream(tmp_path / "out.parquet", graph, [COLUMN], batches())
     assert written == asked == sum(waiting) == pq.read_metadata(tmp_path / "out.parquet").num_rows
     assert len(waiting) == 3
 
@@ -291,7 +291,12 @@ def test_any_strategy_predicts_the_same(finished: Path, strategy: str, tmp_path:
 def test_an_approximate_strategy_says_so(tmp_path: Path, command: Callable[..., tuple[str, str]]) -> None:
     """Exactness is a property of strategy and model: told by training, evaluation and prediction, and in the report."""
     directory = tmp_path / "run"
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=2", "model.options.conv=gcn"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=2",
+        "model.options.messages.conv=gcn",
+    ]
     said: list[str] = []
     train(config(f"run_dir={directory}", *options, "strategy=neighborhood"), say=said.append)
     note = "the strategy neighborhood is approximate with these options: the model hetero reaches 3 hops"
@@ -304,7 +309,12 @@ def test_an_approximate_strategy_says_so(tmp_path: Path, command: Callable[..., 
 
 
 def test_a_strategy_that_was_told_too_few_layers_is_refused(tmp_path: Path) -> None:
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=3", "strategy=neighborhood"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=3",
+        "strategy=neighborhood",
+    ]
     options += ["strategy.options.hops=1", "strategy.options.layers=1"]
     with pytest.raises(kg.StrategyError, match=r"told layers=1, but this model reaches 3 hops.*set hops=3"):
         train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
@@ -315,7 +325,7 @@ def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None
     options = [
         "model=hetero-small",
         "model.options.channels=4",
-        "model.options.layers=1",
+        "model.options.messages.layers=1",
         "strategy.options.direction=in",
     ]
     options += ["trainer.precision=64-true", "data.transform=none"]
@@ -328,7 +338,12 @@ def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None
 
 
 def test_a_run_of_a_stored_strategy_predicts(tmp_path: Path) -> None:
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=1", "strategy=stored-masks"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=1",
+        "strategy=stored-masks",
+    ]
     options.append("trainer.precision=64-true")
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
     shutil.rmtree(directory / "store")
@@ -396,8 +411,8 @@ def test_missing_parts_of_a_run(finished: Path, tmp_path: Path, command: Command
     directory = shutil.copytree(finished, tmp_path / "run")
     (directory / "cell.cellgraph").unlink()
     assert "cannot read" in command("predict", str(directory), "--genes", A, code=1)[1]
-    (directory / "checkpoints" / "best-mse.ckpt").unlink()
-    assert "has no checkpoint 'best-mse'" in command("predict", str(directory), "--genes", A, code=1)[1]
+    (directory / "checkpoints" / "best-error.ckpt").unlink()
+    assert "has no checkpoint 'best-error'" in command("predict", str(directory), "--genes", A, code=1)[1]
     assert (
         "--device 'tpu' is not known" in command("predict", str(finished), "--genes", A, "--device", "tpu", code=1)[1]
     )

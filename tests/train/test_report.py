@@ -114,8 +114,8 @@ def test_a_page_without_a_correlation(tmp_path: Path) -> None:
 def test_names_are_escaped(tmp_path: Path) -> None:
     made = config(f"run_dir={tmp_path}/run")
     directory = train(made, say=lambda _: None)
-    made.data.phenotype = "<script>alert(1)</script>"
     result: dict[str, Any] = json.loads((directory / "result.json").read_text())
+    result["phenotypes"] = ["<script>alert(1)</script>"]
     result["metrics"] = {name: {k: v or 0.0 for k, v in m.items()} for name, m in result["metrics"].items()}
     assert "<script>" not in html(directory, made, result)
 

@@ -11,7 +11,7 @@ from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task
 
 OPTIONS = [
-    "model.options.dropout=0.2",  # uses the random state
+    "model.options.messages.dropout=0.2",  # uses the random state
     "trainer.max_epochs=3",
     "trainer.checkpoint_every_n_steps=3",
     "loss=composite",
@@ -43,7 +43,7 @@ def test_killed_in_the_middle_of_an_epoch(uninterrupted: Path, tmp_path: Path, s
     said = train(directory, "resume=true").stdout
     assert "resuming from" in said
     assert same(weights(uninterrupted), weights(directory))
-    assert same(weights(uninterrupted, "best-mse"), weights(directory, "best-mse"))
+    assert same(weights(uninterrupted, "best-error"), weights(directory, "best-error"))
     # The curves are whole, too; the kill may have come between a checkpoint and the row of its last step.
     for name, least in (("train/loss", 74), ("val/mse", 2)):
         expected, found = (curves(d / "metrics.csv")[name] for d in (uninterrupted, directory))
@@ -69,8 +69,13 @@ def test_a_cached_wild_type_goes_on_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: tuple[int, int]
 ) -> None:
     """In the middle of an epoch the wild type is the one of its start, although the weights have changed since."""
-    options = ["model=hetero-small", "model.options.channels=4", "model.options.layers=2", "trainer.max_epochs=3"]
-    options += ["model.options.wild_type=cached-epoch", "trainer.checkpoint_every_n_steps=1"]
+    options = [
+        "model=hetero-small",
+        "model.options.channels=4",
+        "model.options.messages.layers=2",
+        "trainer.max_epochs=3",
+    ]
+    options += ["model.options.readout.wild_type=cached-epoch", "trainer.checkpoint_every_n_steps=1"]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     in_process(config(f"run_dir={whole}", *options), say=lambda _: None)
 

@@ -14,14 +14,14 @@ from training_runs import config, same, weights
 
 import knockgraph as kg
 from knockgraph.models.hetero import HeteroCellModel
-from knockgraph.models.hetero_layer import HeteroLayer
+from knockgraph.nn.hetero_layer import HeteroLayer
 from knockgraph.run import train
 from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train import learning
 from knockgraph.train.learning import Learning, mean_cosine
 from knockgraph.train.metrics_file import curves
 
-SMALL = ["model=hetero-small", "model.options.channels=8", "model.options.layers=2", "data.experiments=600"]
+SMALL = ["model=hetero-small", "model.options.channels=8", "model.options.messages.layers=2", "data.experiments=600"]
 
 
 def trained(directory: Path, *overrides: str) -> tuple[list[str], dict[str, Any]]:
@@ -54,7 +54,7 @@ def test_it_is_logged_and_drawn(tmp_path: Path) -> None:
 
 def test_it_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights and checkpoints are those of a run that is not looked at."""
-    options = [*SMALL, "model.options.dropout=0.2", "trainer.max_epochs=2", "data.experiments=160"]
+    options = [*SMALL, "model.options.messages.dropout=0.2", "trainer.max_epochs=2", "data.experiments=160"]
     trained(tmp_path / "looked-at", *options)
     monkeypatch.setattr(learning, "measured", lambda task: {})
     trained(tmp_path / "alone", *options)

@@ -20,7 +20,7 @@ from knockgraph.train.checkpoints import LAST, load, save
 from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task, cosine_factor, optimizer_steps
 
-HETERO = ["model=hetero-small", "model.options.channels=4", "model.options.layers=2"]
+HETERO = ["model=hetero-small", "model.options.channels=4", "model.options.messages.layers=2"]
 Run = Callable[..., Path]
 
 
@@ -279,7 +279,7 @@ def test_classification(run: Run) -> None:
     assert all(0 <= p <= 1 for p in result["predicted"])
     assert set(result["measured"]) == {0.0, 1.0}
     assert len(logged(directory, "val/auroc")) == 1
-    assert (directory / "checkpoints" / "best-pearson.ckpt").is_file()
+    assert (directory / "checkpoints" / "best-score.ckpt").is_file()
 
 
 def test_same_seed_same_run(run: Run) -> None:
@@ -294,7 +294,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.full) for name in ("32-true", "bf
 @pytest.mark.parametrize("precision", ["64-true", *OTHERS])
 def test_a_run_in_two_parts_is_the_run_in_one(run: Run, precision: str) -> None:
     """Lightning restores a checkpoint before it converts to float64: the resumed run had lost half of the digits."""
-    options = [*HETERO, "model.options.dropout=0.2", "scheduler.name=none", f"trainer.precision={precision}"]
+    options = [*HETERO, "model.options.messages.dropout=0.2", "scheduler.name=none", f"trainer.precision={precision}"]
     whole = run(*options, "trainer.max_epochs=3")
     parts = run(*options, "trainer.max_epochs=1")
     for epochs in (2, 3):
@@ -325,7 +325,7 @@ def test_out_of_memory_is_explained(run: Run, monkeypatch: pytest.MonkeyPatch) -
 # Merged relations
 
 
-@pytest.mark.parametrize("option", ["data.merge={one: ['*']}", "model.options.merge=typed"])
+@pytest.mark.parametrize("option", ["data.merge={one: ['*']}", "model.options.messages.merge=typed"])
 def test_merged_relations_train_and_predict(run: Run, option: str) -> None:
     directory = run(*HETERO, option)
     graph = kg.CellGraph.load(directory / "cell.cellgraph")
@@ -333,7 +333,7 @@ def test_merged_relations_train_and_predict(run: Run, option: str) -> None:
     assert math.isfinite(logged(directory, "val/mse")[-1])
     from knockgraph.evaluate import evaluate
 
-    again = evaluate(directory, "test", "best-mse", lambda _: None)
+    again = evaluate(directory, "test", "best-error", lambda _: None)
     assert again["predicted"] == pytest.approx(json.loads((directory / "result.json").read_text())["predicted"])
 
 
@@ -341,8 +341,8 @@ def test_merged_relations_train_and_predict(run: Run, option: str) -> None:
 
 CACHED = [
     *HETERO,
-    "model.options.wild_type=cached-epoch",
-    "model.options.metabolism=true",
+    "model.options.readout.wild_type=cached-epoch",
+    "model.options.metabolism.enabled=true",
     "trainer.max_epochs=3",
     "scheduler.warmup_steps=0",
 ]
@@ -396,5 +396,5 @@ def test_a_run_with_a_cached_wild_type_predicts_by_its_weights_alone(run: Run) -
         state = load(path)
         state["state_dict"] = {k: v for k, v in state["state_dict"].items() if "wild_type" not in k}
         save(path, state)
-    found = evaluate(directory, "test", "best-mse", lambda _: None)["predicted"]
+    found = evaluate(directory, "test", "best-error", lambda _: None)["predicted"]
     np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -30,7 +30,13 @@ QUIET = [
     "trainer.baselines=[mean,additive]",
     "trainer.log_every_n_steps=1",
 ]
-TINY = ["data.experiments=500", "loader.batch_size=16", "model.options.channels=8", "model.options.layers=1", *QUIET]
+TINY = [
+    "data.experiments=500",
+    "loader.batch_size=16",
+    "model.options.channels=8",
+    "model.options.messages.layers=1",
+    *QUIET,
+]
 # The smallest run that has every part: 64 training experiments, four steps.
 LEAST = ["data.experiments=80", "loader.batch_size=16", "trainer.max_epochs=1", "model=additive", *QUIET]
 

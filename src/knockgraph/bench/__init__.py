@@ -1,1 +1,1 @@
-"""Benchmarks: side by side, in one run, on the same work."""
+"""Benchmarks that compare variants on the same work in one run."""

@@ -1,4 +1,4 @@
-"""What a device can do at most, measured, and what a step of the hetero model needs at least, counted."""
+"""The measured peak performance of a device, and the least work that a step of the hetero model needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _seconds(work: Any, device: torch.device, repeats: int = 10) -> float:
 def floor(
     graph: CellGraph, columns: int, channels: int, layers: int, limits: dict[str, float], hidden: int = 32
 ) -> dict[str, float]:
-    r"""The least time of a step with the reference settings: operations and bytes over the measured ceilings.
+    r"""The minimum time of a step with the reference settings: operations and bytes divided by the measured peaks.
 
     With R relations, P = R(R+1)/2 pairs, M = genes × columns rows and H channels a layer's forward pass takes
     :math:`2 M H^2 \cdot 4R` operations for the MLPs, :math:`2 M \cdot 3 H K P` for the pairs, :math:`2 M H K (P + 1)`

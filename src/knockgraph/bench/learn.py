@@ -1,4 +1,4 @@
-"""Learning benchmark, time to quality: models trained side by side on one data set, beside the baselines."""
+"""Learning benchmark, time to quality: models and baselines compared on the same data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 
 from knockgraph import registry
 from knockgraph.errors import ConfigError, KnockgraphError
-from knockgraph.evaluate import predict_rows, scorer
+from knockgraph.evaluate import ceiling, predict_rows, scorer
 from knockgraph.files import atomic_write, finite
 from knockgraph.machine import describe_machine
 from knockgraph.models import baselines
@@ -29,10 +29,11 @@ from knockgraph.train.data import TrainingData, load_graph, of_screen
 from knockgraph.train.run import load_task, make_task
 from knockgraph.train.schema import Config
 from knockgraph.train.trainer import make_trainer, quiet
+from knockgraph.words import listed
 
-WARM = 10  # steps in which kernels are compiled and recorded; the time of a step is that of the others
-_VALIDATIONS = 20  # of a run, unless the user says how often
-_PARTS_OF_THE_DATA = ("relations", "merge", "genes", "transform")  # what a variant may see of it in its own way
+WARM = 10  # steps in which kernels are compiled and recorded; they do not count for the time per step
+_VALIDATIONS = 20  # per run, unless the user chooses otherwise
+_PARTS_OF_THE_DATA = ("relations", "merge", "genes", "transform")  # what a variant may choose differently
 
 
 @dataclass(frozen=True)
@@ -56,26 +57,26 @@ VARIANTS: dict[str, Variant] = {
     "hetero": _hetero("reference settings"),
     "hetero-small": Variant(("model=hetero-small",), "the size for the demo cell"),
     "dango": Variant(("model=dango", "loss=dango"), "with its reconstruction loss"),
-    "sum": _hetero("relations summed", "aggregation=sum"),
-    "mean": _hetero("relations averaged", "aggregation=mean"),
-    "attention": _hetero("self-attention over relations", "aggregation=attention"),
-    "SAGE": _hetero("instead of GIN", "conv=sage"),
-    "GCN": _hetero("instead of GIN", "conv=gcn"),
-    "GATv2": _hetero("instead of GIN", "conv=gatv2"),
-    "local pairs": _hetero("all pairs of deleted genes instead of Hyper-SAGNN", "local=pairs"),
-    "no local": _hetero("without a predictor of the deleted genes' own states", "local=false"),
-    "typed": _hetero("all relations in one typed edge list", "merge=typed"),
+    "sum": _hetero("relations summed", "messages.aggregation=sum"),
+    "mean": _hetero("relations averaged", "messages.aggregation=mean"),
+    "attention": _hetero("self-attention over relations", "messages.aggregation=attention"),
+    "SAGE": _hetero("instead of GIN", "messages.conv=sage"),
+    "GCN": _hetero("instead of GIN", "messages.conv=gcn"),
+    "GATv2": _hetero("instead of GIN", "messages.conv=gatv2"),
+    "local pairs": _hetero("all pairs of deleted genes instead of Hyper-SAGNN", "readout.local=pairs"),
+    "no local": _hetero("without a local predictor", "readout.local=false"),
+    "typed": _hetero("all relations in one typed edge list", "messages.merge=typed"),
     "float32": Variant(("model=hetero", "trainer.precision=32-true"), "reference settings, no half precision"),
 }
 
-_SMALL = ("model=hetero", "model.options.channels=16", "model.options.layers=2", "model.options.mlp_layers=2")
+_SMALL = _hetero("", "channels=16", "messages.layers=2", "messages.mlp_layers=2").overrides
 MATRIX: dict[str, Variant] = {
     f"{conv}, {aggregation}, {local}": Variant(
         (
             *_SMALL,
-            f"model.options.conv={conv}",
-            f"model.options.aggregation={aggregation}",
-            f"model.options.local={'false' if local == 'none' else local}",
+            f"model.options.messages.conv={conv}",
+            f"model.options.messages.aggregation={aggregation}",
+            f"model.options.readout.local={'false' if local == 'none' else local}",
         )
     )
     for conv, aggregation, local in itertools.product(
@@ -86,7 +87,7 @@ MATRIX: dict[str, Variant] = {
 
 MATRIX_SETTINGS = ("loader.batch_size=32", "optimizer.lr=2e-3")
 MATRIX_STEPS = 400
-"""How the matrix is trained unless the user says otherwise."""
+"""How the matrix is trained unless the user chooses otherwise."""
 
 
 def own_variant(text: str) -> tuple[str, Variant]:
@@ -128,7 +129,7 @@ def chosen(only: Sequence[str] | None, own: Sequence[str] | None, matrix: bool, 
     for text in own or []:
         name, variant = own_variant(text)
         if name in found or name in baselines.available():
-            raise KnockgraphError(f"there are two lines named {name!r}; give the variant another name")
+            raise KnockgraphError(f"there are two variants named {name!r}; rename one")
         found[name] = variant
     return {**found, **(MATRIX if matrix else {})}
 
@@ -148,9 +149,9 @@ def bench_learn(
     """Train each variant on the same split with the trainer, task and loaders of ``knockgraph train``, and fit the
     baselines.
 
-    Seconds are those of training by the wall clock, from the first step on, compilation and recording of kernels
-    included; validating, and saving what it found best, is not counted. The test part is predicted once, at the end, by
-    the checkpoint with the best validation error. What cannot be trained is listed with the reason.
+    Seconds are wall-clock training time from the first step on, including the compilation and recording of kernels but
+    not validation and saving the best checkpoints. The test part is predicted once, at the end, by the checkpoint with
+    the best validation error. Variants that cannot be trained are listed with the reason.
 
     Args:
         overrides: Of the config of ``knockgraph train``, for all variants; they name the data.
@@ -161,7 +162,7 @@ def bench_learn(
             default.
         validate_on: Most validation experiments; a random choice of them, the same for all.
         directory: Keep the run directories here; they are temporary by default.
-        progress: Told what is being done.
+        progress: Called with what is being done.
         so_far: Given the report after every line, so that a long comparison that is ended early is not lost.
     """
     quiet()
@@ -203,7 +204,7 @@ def bench_learn(
 
 
 def _config(base: Config, overrides: Sequence[str], name: str, variant: Variant) -> Config:
-    """The config of a variant; it may change anything but the experiments that are compared."""
+    """The config of a variant; it may change anything but the experiments."""
     # DANGO's own loss is one for regression.
     words = [word for word in variant.overrides if word != "loss=dango" or base.task == "regression"]
     try:
@@ -219,7 +220,7 @@ def _config(base: Config, overrides: Sequence[str], name: str, variant: Variant)
             "labels; give it to the command, for all variants"
         )
     if config.task.startswith("empty") or config.trainer.devices * config.trainer.num_nodes > 1:
-        raise ConfigError(f"the variant {name!r}: what learns is compared on one device, without an empty task")
+        raise ConfigError(f"the variant {name!r}: models are compared on one device and cannot be empty tasks")
     config.resume = config.requeue = config.trainer.progress_bar = False
     return config
 
@@ -239,7 +240,7 @@ def _conditions(config: Config, data: TrainingData) -> dict[str, Any]:
         "device": "cuda" if config.trainer.accelerator == "gpu" else "cpu",
         "cell": config.data.cell,
         "screen": config.data.screen,
-        "phenotype": config.data.phenotype,
+        "phenotype": listed(data.bound.phenotype_types),
         "split": dict(data.split.about),
         "task": config.task,
         "score": "auroc" if data.classes else "pearson",
@@ -248,7 +249,7 @@ def _conditions(config: Config, data: TrainingData) -> dict[str, Any]:
         "edges": graph.num_edges,
         "experiments": {part: len(rows) for part, rows in data.rows.items()},
         "seed": config.seed,
-        "ceiling": None if data.classes else baselines.reproducibility_ceiling(data.bound),
+        "ceiling": ceiling(data)[0],
     }
 
 
@@ -262,7 +263,7 @@ def _fitted(name: str, data: TrainingData) -> dict[str, Any]:
     except KnockgraphError as error:  # a package is missing, or the graph has no such feature
         return {**line, "skipped": str(error)}
     seconds = time.perf_counter() - start
-    score = scorer(data.classes, data)
+    score = scorer(data)
     found = {
         kind: score(baseline.predict(data.bound, data.rows[part]), data.targets(part))
         for kind, part in (("validation", "val"), ("test", "test"))
@@ -281,7 +282,7 @@ def _folder(number: int, name: str) -> str:
 
 
 def _trained(config: Config, base: Config, data: TrainingData, most: int, clock: Clock) -> dict[str, Any]:
-    """One variant from its first step to its test score, or why there is none."""
+    """One variant from its first step to its test score, or the reason why it failed."""
     try:
         own = TrainingData(config, _graph(config, base, data), data.screen, data.split)
         own.rows["val"] = _some(own.rows["val"], most)
@@ -338,19 +339,18 @@ def _run(config: Config, data: TrainingData, clock: Clock) -> dict[str, Any]:
     del task, trainer
     _free()
     _, best = load_task(directory)
-    if best.strategy.placement == "stored":
-        best.strategy.store.use(directory / "store")
+    best.strategy.open(directory / "store")
     prediction = predict_rows(best.to(device), data, "test")
-    return {**found, "test": scorer(data.classes, data)(prediction, data.targets("test"))}
+    return {**found, "test": scorer(data)(prediction, data.targets("test"))}
 
 
 class Clock(pl.Callback):
-    """Training seconds, with the clock stopped while the run validates, and the score at each validation.
+    """Training seconds, excluding validation, and the score at each validation.
 
     Args:
         score: Name of the validation score.
         every: Steps between two validations; about twenty in all by default. The last step is always followed by one.
-        progress: Told where the run is.
+        progress: Called with the state of the run.
 
     Attributes:
         curve: ``step``, ``seconds`` and the score of each validation.
@@ -375,7 +375,7 @@ class Clock(pl.Callback):
         return 1e3 * (self.seconds - self.warm_seconds) / (self.steps - WARM)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Say how often to validate, before Lightning looks."""
+        """Set how often to validate, before Lightning reads it."""
         t: Any = trainer
         t.val_check_interval = self.every or max(self._batches(trainer) // _VALIDATIONS, 1)
         t.check_val_every_n_epoch = None  # it is counted over the whole run
@@ -393,7 +393,7 @@ class Clock(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count; the last step of all is validated, too."""
+        """Count the step; also validate after the very last one."""
         self.steps = trainer.global_step
         if self.steps == WARM and self.warm_seconds is None:
             self._stop(trainer)
@@ -409,7 +409,7 @@ class Clock(pl.Callback):
             self._stop(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Note the score, go on."""
+        """Record the score and restart the clock."""
         if trainer.sanity_checking:
             return
         value = float(trainer.callback_metrics[f"val/{self.score}"])
@@ -457,7 +457,7 @@ def settings(
     experiments: int | None = None,
     given: Sequence[str] = (),
 ) -> list[str]:
-    """Overrides for all variants, from what the command line offers by name and from those given as they are."""
+    """Overrides for all variants, from named options of the command line and from given overrides."""
     words = [f"trainer.accelerator={'gpu' if device == 'cuda' else 'cpu'}"]
     words.append(f"trainer.precision={'bf16-mixed' if device == 'cuda' else '32-true'}")
     words += MATRIX_SETTINGS if matrix else ()

@@ -38,7 +38,7 @@ def bench_loader(
         num_workers: Workers of the variants with workers.
         device: Where the resident variant keeps the screen.
         pyg_samples: Experiments that PyG's loader is timed on.
-        progress: Told what is being measured.
+        progress: Called with what is being measured.
     """
     bound = screen.bind(graph)
     results = []

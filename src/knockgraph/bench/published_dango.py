@@ -15,7 +15,7 @@ from knockgraph.strategies import PerturbedGraphs
 
 
 class PublishedDango(Dango):
-    """:class:`Dango`, computed the way its authors' code does; the same parameters, the same result.
+    """:class:`Dango`, computed as in its authors' code; the same parameters and the same result.
 
     For comparison in a benchmark: it holds a dense ``[num_genes, num_genes]`` matrix for every relation.
 
@@ -37,7 +37,7 @@ class PublishedDango(Dango):
             self.register_buffer(f"adjacency_{number}", adjacency, persistent=False)
 
     def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
-        """The view is not looked at: there is only the wild type."""
+        """The view is not used: there is only the wild type."""
         states: list[Tensor] = []
         errors: list[Tensor] = []
         for number in range(len(self.relations)):

@@ -23,12 +23,12 @@ from knockgraph.graph import CellGraph
 from knockgraph.machine import describe_machine
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
+from knockgraph.models.presets import merged
 from knockgraph.screen import BoundScreen, PerturbationBatch
 from knockgraph.strategies import Strategy
 from knockgraph.train.memory import is_out_of_memory, predict_peak
 
 PARTS = ("forward", "loss", "backward", "clipping", "optimizer")
-_REFERENCE = models.PRESETS["hetero"]["reference"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Variant:
         strategy: Name of the strategy.
         half: Whether matrix products are in bfloat16.
         replay: Whether the message passing is replayed as a CUDA graph where that is possible.
-        merge: Relations of the graph to be merged: new name → patterns.
+        merge: Relations of the graph to merge: new name → patterns.
         about: What it shows.
     """
 
@@ -54,8 +54,8 @@ class Variant:
     about: str = ""
 
 
-def _hetero(about: str, **options: Any) -> Variant:
-    return Variant(options=options, about=about)
+def _hetero(about: str, **messages: Any) -> Variant:
+    return Variant(options={"messages": messages}, about=about)
 
 
 PLAIN = {"kernels": "torch"}
@@ -69,13 +69,15 @@ VARIANTS: dict[str, Variant] = {
     ),
     "hetero, eager": Variant(options=PLAIN, replay=False, about="node-mask, nothing fused, nothing replayed"),
     "dango, published": Variant("published-dango", half=False, replay=False, about="float32, eager, dense matrices"),
-    "dango": Variant("dango", about="with the same care as ours"),
+    "dango": Variant("dango", about="optimised like our model"),
     "one relation": _hetero("the physical one alone", relations=1),
     "typed": _hetero("all relations in one typed edge list", merge="typed"),
     "STRING merged": Variant(merge={"string": ["string*"]}, about="its channels as one relation"),
-    "metabolism": _hetero("with reactions and metabolites", metabolism=True),
+    "metabolism": Variant(options={"metabolism": {"enabled": True}}, about="with reactions and metabolites"),
     "cached wild type": Variant(
-        options={"wild_type": "cached-epoch"}, replay=False, about="from the start of the epoch: an approximation"
+        options={"readout": {"wild_type": "cached-epoch"}},
+        replay=False,
+        about="from the start of the epoch: an approximation",
     ),
     "sum": _hetero("relations summed", aggregation="sum"),
     "mean": _hetero("relations averaged", aggregation="mean"),
@@ -83,9 +85,12 @@ VARIANTS: dict[str, Variant] = {
     "SAGE": _hetero("instead of GIN", conv="sage"),
     "GCN": _hetero("instead of GIN", conv="gcn"),
     "GATv2": _hetero("instead of GIN", conv="gatv2"),
-    "SAGE, edge masks": Variant(options={"conv": "sage", **PLAIN}, strategy="device-vectorized", replay=False),
-    "GCN, edge masks": Variant(options={"conv": "gcn", **PLAIN}, strategy="device-vectorized", replay=False),
-    "GATv2, edge masks": Variant(options={"conv": "gatv2", **PLAIN}, strategy="device-vectorized", replay=False),
+    **{
+        f"{label}, edge masks": Variant(
+            options={"messages": {"conv": conv}, **PLAIN}, strategy="device-vectorized", replay=False
+        )
+        for label, conv in (("SAGE", "sage"), ("GCN", "gcn"), ("GATv2", "gatv2"))
+    },
 }
 
 
@@ -102,10 +107,11 @@ def bench_step(
 ) -> dict[str, Any]:
     """Time whole training steps: forward, loss, backward, clipping and optimizer.
 
-    What does not fit into memory, or what the graph has no data for, is listed with the reason. The first batch size is
-    measured for every variant, the others for the reference settings and DANGO. Batches lie on the device; a step's
-    time is the wall clock of ``repeats`` steps over their number, after uncounted ones, and its parts are medians. On a
-    CPU only the demo's size is reasonable.
+    Variants that do not fit into memory, or that the graph has no data for, are listed with the reason. The first batch
+    size is measured for every variant, the others for the reference settings and DANGO. Batches are on the device. The
+    time of a step is the mean wall-clock time of ``repeats`` steps after a warm-up; the times of its phases are
+    medians.
+    On a CPU only the size of the demo is practical.
 
     Args:
         graph: The cell graph.
@@ -116,7 +122,7 @@ def bench_step(
         repeats: Timed steps.
         channels: Of all states.
         layers: Of the hetero model.
-        progress: Told what is being measured.
+        progress: Called with what is being measured.
     """
     names = list(only or VARIANTS)
     for name in names:
@@ -220,7 +226,7 @@ class _Step:
         if variant.replay and can_be_graphed(self.model, self.strategy, self.device):
             most = max(len(b.perturbation_indices) for b in self.batches)
             with self._autocast():
-                self.graphed = GraphedModel(self.model, self.strategy, size, most)  # type: ignore[arg-type]
+                self.graphed = GraphedModel(self.model, self.strategy, size, most)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.half)
@@ -279,7 +285,7 @@ class _Step:
         return sum("synchroniz" in str(w.message) and "debug mode" not in str(w.message) for w in caught)
 
     def timed(self, repeats: int) -> dict[str, Any]:
-        """Milliseconds per step and part (medians), peak memory, rates."""
+        """Milliseconds per step and phase (medians), peak memory, rates."""
         self._wait()
         self.marks.clear()
         start = time.perf_counter()
@@ -332,8 +338,8 @@ def _model(variant: Variant, graph: CellGraph, settings: dict[str, int]) -> Cell
         return PublishedDango(graph, channels=settings["channels"])
     if variant.model == "dango":
         return models.create("dango", graph, channels=settings["channels"])
-    options = {**_REFERENCE, **settings, **variant.options}
-    if isinstance(options.get("relations"), int):
+    options = merged({"channels": settings["channels"], "messages": {"layers": settings["layers"]}}, variant.options)
+    if isinstance(options["messages"].get("relations"), int):
         wanted = "physical" if "physical" in graph.relations else next(iter(graph.relations))
-        options["relations"] = [wanted]
-    return models.create("hetero", graph, **options)
+        options["messages"]["relations"] = [wanted]
+    return models.create("hetero", graph, preset="reference", **options)

@@ -1,4 +1,4 @@
-"""Strategy benchmark: all of them on the same graph, batch and layer, in one run."""
+"""Strategy benchmark: all strategies on the same graph, batch and layer, in one run."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def bench_strategies(
         repeats: Timed rounds.
         workers: Loader workers that the collation of worker strategies is spread over.
         only: Names of :data:`VARIANTS`, or of any other strategy; all by default.
-        progress: Told what is being measured.
+        progress: Called with what is being measured.
     """
     torch.manual_seed(0)
-    # The same values in every column, but a column of their own each: with other features than the wild type's there
-    # would be nothing that 'neighborhood' can borrow.
+    # The same values in every column, stored separately: with features other than those of the wild type,
+    # 'neighborhood' could not reuse anything.
     x = torch.randn(graph.num_genes, 1, channels).to(device, dtype).repeat(1, batch.num_columns, 1)
     shape = (len(graph.relations),) * (device == "cuda") + tuple(x.shape)
     upstream = torch.randn(shape).to(device, dtype)
@@ -162,7 +162,7 @@ def _relative_error(strategy: Strategy, graph: CellGraph, batch: PerturbationBat
     """How far an approximate strategy is from the exact result after one, two and three layers of mean aggregation.
 
     Relative to the effect of the deletions, ``‖approximate − exact‖ / ‖exact − wild type‖``, which is what a model of
-    perturbations learns from; 1 means that nothing of the effect is left.
+    perturbations learns from; 1 means that the effect is lost completely.
     """
     here = batch.to(x.device)
     exact = strategies.create(strategies.DEFAULT, graph).to(x.device)
@@ -180,7 +180,7 @@ def _relative_error(strategy: Strategy, graph: CellGraph, batch: PerturbationBat
 def _mean_over_relations(view: PerturbedGraphs, x: Tensor) -> Tensor:
     names = view.strategy.relation_names
     total = torch.zeros_like(x)
-    for name in names:  # one at a time: the strategies with messages per edge need the memory
+    for name in names:  # one at a time: strategies with messages per edge need the memory
         total += view.aggregate(name, x, "mean")
     return total / len(names)
 
@@ -188,7 +188,7 @@ def _mean_over_relations(view: PerturbedGraphs, x: Tensor) -> Tensor:
 def _timed(
     strategy: Strategy, batch: PerturbationBatch, x: Tensor, upstream: Tensor, repeats: int
 ) -> tuple[dict[str, float], int]:
-    """Median seconds by phase, and the most memory taken beyond what was there before."""
+    """Median seconds by phase, and the peak of additional memory."""
     device = x.device
     if device.type == "cuda":
         batch = batch.pin_memory()
@@ -226,7 +226,7 @@ def _forward_backward(view: PerturbedGraphs, x: Tensor, upstream: Tensor, clock:
 
 
 def _aggregate(view: PerturbedGraphs, x: Tensor) -> list[Tensor]:
-    """Stacked where the strategy has one product for all relations; the others would only copy by stacking."""
+    """Stacked where the strategy has one product for all relations; for the others stacking would only copy."""
     if type(view).aggregate_all is not PerturbedGraphs.aggregate_all:
         return [view.aggregate_all(x)]
     return [view.aggregate(name, x) for name in view.strategy.relation_names]
@@ -250,7 +250,7 @@ def _count_syncs(strategy: Strategy, batch: PerturbationBatch, x: Tensor) -> int
 
 
 class _Clock:
-    """Laps: on CUDA by events, read after the round, so that timing adds no waiting."""
+    """Lap times; on CUDA by events that are read after the round, so that timing adds no waits."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
@@ -280,7 +280,7 @@ class _Clock:
 
 
 class _PeakMemory:
-    """The most memory taken inside the block beyond what was there before: the allocator's count, or sampled RSS."""
+    """The peak of additional memory inside the block: the allocator's count, or sampled RSS."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"
@@ -311,7 +311,7 @@ class _PeakMemory:
 
 
 def _resident() -> int:
-    """Resident bytes of this process; 0 where the system does not tell."""
+    """Resident bytes of this process; 0 if the system does not report them."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     except OSError:

@@ -21,7 +21,7 @@ from knockgraph.cli.train import baselines, evaluate, predict, train
 from knockgraph.errors import KnockgraphError
 from knockgraph.files import write_json
 
-_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a full disk, or a limit that comes to the same
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # a full disk, or a quota
 _REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EIO)
 
 ERROR = Text("error:", "red")
@@ -40,7 +40,7 @@ app.add_typer(screen_app, name="screen")
 
 @app.command()
 def doctor(json_: Json = None) -> None:
-    """Show versions and devices, find the usual troubles, and run a one-second self test."""
+    """Show versions and devices, look for common problems, and run a one-second self test."""
     from dataclasses import asdict
 
     from knockgraph.doctor import examine
@@ -69,13 +69,13 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors (may stand anywhere).")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors (anywhere on the line).")] = False,
 ) -> None:
     del version, debug  # --version acts in its callback, --debug is read by main() before anything can fail
 
 
 def _was_interrupted(ended: SystemExit) -> bool:
-    """Whether Ctrl-C is behind it: typer ends with 130 and without a word, Lightning with 1; 'train' has said it."""
+    """Whether Ctrl-C was the cause: typer exits silently with 130, Lightning with 1."""
     cause = ended.__context__
     return isinstance(cause, KeyboardInterrupt) or isinstance(getattr(cause, "__cause__", None), KeyboardInterrupt)
 
@@ -104,14 +104,14 @@ def main() -> None:
             _unexpected(error, debug)
         where = str(error.filename) if error.filename else "the output, or a file of the run"
         full = error.errno in _NO_ROOM
-        what, todo = ("write", "make room and run it again") if full else ("use", "choose another place")
+        what, todo = ("write", "free some space and run it again") if full else ("use", "choose another place")
         err.print(ERROR, f"cannot {what} {where}: {str(error.strerror).lower()}; {todo}")
         sys.exit(1)
     except Exception as error:
         if debug or not _out_of_memory(error):
             _unexpected(error, debug)
         what = " ".join(str(error).split())[:200] or type(error).__name__
-        err.print(ERROR, f"the memory does not suffice ({what}); make the model, the batch or the data smaller")
+        err.print(ERROR, f"out of memory ({what}); use a smaller model, batch or data set")
         sys.exit(1)
 
 
@@ -131,6 +131,6 @@ def _unexpected(error: Exception, debug: bool) -> NoReturn:
 
 
 def _quiet_when_full(failed: threading.ExceptHookArgs) -> None:
-    """A thread that writes beside us (TensorBoard's) hands its full disk on to us; its traceback would be noise."""
+    """TensorBoard's writer thread passes on a full disk to the main thread; its own traceback would be noise."""
     if getattr(failed.exc_value, "errno", None) not in _NO_ROOM:
         threading.__excepthook__(failed)

@@ -1,4 +1,4 @@
-"""``knockgraph bench``: measure, side by side in one run."""
+"""``knockgraph bench``: compare speed and learning in one run."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from knockgraph import CellGraph, Screen
 
-bench_app = typer.Typer(help="Measure, side by side in one run.", **HELP)
+bench_app = typer.Typer(help="Compare speed and learning in one run.", **HELP)
 
 
 class BenchScale(StrEnum):
-    """Which cell; the human-size one is synthetic and only to be timed."""
+    """Which cell; the human-size one is synthetic and meant only for timing."""
 
     demo = "demo"
     yeast = "yeast"
@@ -49,9 +49,9 @@ _BUILT_IN = {"demo": "demo", "yeast": "yeast-scale"}  # scale → cell and scree
 CellScale = Annotated[
     BenchScale | None, typer.Option("--scale", help="Which cell; human: 20,000 genes, 10 M edges. Default: demo.")
 ]
-Genes = Annotated[int | None, typer.Option(help="Genes of a synthetic cell instead; default: as human.")]
-Edges = Annotated[int | None, typer.Option(help="Its edges, over all relations; default: as human.")]
-Relations = Annotated[int | None, typer.Option(help="Its relations; default: nine.")]
+Genes = Annotated[int | None, typer.Option(help="Number of genes of a synthetic cell; default: as human.")]
+Edges = Annotated[int | None, typer.Option(help="Its number of edges over all relations; default: as human.")]
+Relations = Annotated[int | None, typer.Option(help="Its number of relations; default: nine.")]
 
 
 @bench_app.command("loader")
@@ -63,7 +63,7 @@ def bench_loader(
     batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 28,
     workers: Annotated[int, typer.Option(help="Worker processes of the variants with workers.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda: where the resident variant keeps the screen.")] = "cpu",
-    pyg_samples: Annotated[int, typer.Option(min=1, help="Experiments that PyG's loader is timed on.")] = 20_000,
+    pyg_samples: Annotated[int, typer.Option(min=1, help="Number of experiments for timing PyG's loader.")] = 20_000,
     json_: Json = None,
 ) -> None:
     """Samples per second of the flat loader and of PyG's, on the same screen."""
@@ -75,7 +75,7 @@ def bench_loader(
     graph, _ = build_graph(_BUILT_IN[scale], None)
     runs: list[dict[str, Any]] = []
     for count in experiments or ([8_000] if scale is Scale.demo else [332_313, 20_000_000]):
-        with busy("making the screen") as say:
+        with busy("generating the screen") as say:
             screen, _ = import_screen(_BUILT_IN[scale], None, ScreenOptions(experiments=count))
             report = run(graph, screen, batch_size, workers, device, pyg_samples, lambda name: say(f"timing {name}"))
         runs.append(report)
@@ -113,8 +113,8 @@ def bench_strategies(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float64; default bfloat16 on cuda.")] = "",
     only: Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds, after the warm-up.")] = 5,
-    workers: Annotated[int, typer.Option(help="Workers that the collation of worker strategies is spread over.")] = 2,
-    plot: Annotated[Path | None, typer.Option(callback=writable, help="Also draw the times to this SVG file.")] = None,
+    workers: Annotated[int, typer.Option(help="Workers that share the collation of worker strategies.")] = 2,
+    plot: Annotated[Path | None, typer.Option(callback=writable, help="Also plot the times to this SVG file.")] = None,
     html: Html = None,
     json_: Json = None,
 ) -> None:
@@ -128,7 +128,7 @@ def bench_strategies(
 
     check_device(device)
     kind = _dtype(dtype or ("bfloat16" if device == "cuda" else "float32"))
-    with busy("making the cell") as say:
+    with busy("generating the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
         triples = (screen.genotypes.size == 3).nonzero()[0][:batch_size]
         batch: PerturbationBatch = screen.bind(graph).batch(triples).with_wild_type()
@@ -169,7 +169,7 @@ def bench_step(
 
     check_device(device)
     sizes = batch_size or ([28, 64, 128, 256] if device == "cuda" else [28])
-    with busy("making the cell") as say:
+    with busy("generating the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
         report = run(graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, say)
     out.print(report_step.conditions(report))
@@ -190,24 +190,30 @@ def bench_learn(
     only: Annotated[list[str] | None, typer.Option(help="Train this variant; may be repeated.")] = None,
     variant: Annotated[
         list[str] | None,
-        typer.Option(help="Train your own: 'name: model=hetero model.options.conv=sage'; may be repeated."),
+        typer.Option(help="Train your own: 'name: model=hetero model.options.messages.conv=sage'; may be repeated."),
     ] = None,
     matrix: Annotated[
-        bool, typer.Option("--matrix", help="Every convolution × aggregation × local predictor, small.")
+        bool, typer.Option("--matrix", help="Every convolution × aggregation × local predictor, as small models.")
     ] = False,
     baseline: Annotated[
         list[str] | None, typer.Option(help="Fit this baseline; may be repeated. Default: all.")
     ] = None,
     goal: Annotated[
-        float | None, typer.Option(help="Validation Pearson (AUROC) to reach. Default: the best baseline's.")
+        float | None, typer.Option(help="Validation Pearson (AUROC) to reach. Default: that of the best baseline.")
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each. Default: the config's.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Most optimizer steps of each.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of each variant. Default: as in the config.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="At most this many optimizer steps for each variant.")
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
-    experiments: Annotated[int | None, typer.Option(min=10, help="Use only so many experiments.")] = None,
-    validate_every: Annotated[int | None, typer.Option(min=1, help="Steps; default: 20 times a run.")] = None,
-    validate_on: Annotated[int, typer.Option(min=2, help="Most validation experiments.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of weights and order.")] = 0,
+    experiments: Annotated[int | None, typer.Option(min=10, help="Use only this many experiments.")] = None,
+    validate_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between validations; default: 20 per run.")
+    ] = None,
+    validate_on: Annotated[int, typer.Option(min=2, help="At most this many validation experiments.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda; on cuda in bf16 unless trainer.precision=32-true.")] = "cpu",
     keep: Annotated[
         Path | None, typer.Option(callback=writable_folder, help="Keep the run directories in this folder.")
@@ -215,7 +221,7 @@ def bench_learn(
     html: Html = None,
     json_: Json = None,
 ) -> None:
-    """Time to quality: train models side by side on the same data, beside the baselines.
+    """Time to quality: train several models on the same data and compare them with the baselines.
 
     Example: knockgraph bench learn --scale demo --only hetero-small --only dango --epochs 10 --html learn.html
     """
@@ -262,7 +268,7 @@ def bench_learn(
 def _cell(
     scale: BenchScale | None, genes: int | None, edges: int | None, relations: int | None
 ) -> tuple[CellGraph, Screen]:
-    """The cell to measure on and 20,000 experiments (the demo's 8,000); sizes make it a synthetic one."""
+    """The cell to measure on and 20,000 experiments (8,000 for the demo); with sizes, a synthetic cell."""
     from knockgraph.sources.presets import build_graph, import_screen
     from knockgraph.sources.scaled import Sizes, scaled_cell, scaled_screen
     from knockgraph.sources.source import ScreenOptions
@@ -280,7 +286,7 @@ def _cell(
 
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows that are shorter than the headings were skipped: a line each below the table, the reason last."""
+    """Print a table; rows shorter than the headings were skipped and follow below it, with the reason last."""
     table = Table(headings[0], box=None, pad_edge=False)
     for heading in headings[1:]:
         table.add_column(heading, justify="right")

@@ -27,16 +27,18 @@ from knockgraph.files import write_json
 def download(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Files or sets (yeast, yeast-lite, yeast-clean, dango-lambda); none: show what there is."),
+        typer.Argument(
+            help="Files or sets (yeast, yeast-lite, yeast-clean, dango-lambda); without any: list all files."
+        ),
     ] = None,
-    to: Annotated[Path, typer.Option("--to", help="Folder to keep the files in.")] = Path("raw"),
+    to: Annotated[Path, typer.Option("--to", help="Folder for the files.")] = Path("raw"),
     lock: Annotated[
-        Path | None, typer.Option(help="A downloads.json of another folder: accept only the same bytes.")
+        Path | None, typer.Option(help="The downloads.json of another folder: accept only identical files.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds without a byte that count as a stall.")] = 30.0,
     json_: Json = None,
 ) -> None:
-    """Fetch public files from their owners, resumed and verified, with licence and citation.
+    """Download public files from their owners, resumed and verified, with licence and citation.
 
     Files already in the folder are checked and not fetched again.
 
@@ -94,8 +96,8 @@ def fetch_all(wanted: list[Any], folder: Path, lock: Path | None = None, timeout
             if new and f.open_to_change and f.name not in (locked or {}):
                 out.print(
                     Text("  note:", "yellow"),
-                    "it came over plain http and no checksum of it is known, so that others could have changed it on "
-                    f"its way; compare its SHA-256 {fetched.sha256} with another copy's",
+                    "it came over plain http and its checksum is not known, so it could have been altered in transit; "
+                    f"compare its SHA-256 {fetched.sha256} with that of another copy",
                 )
             done.append({**asdict(fetched), "fetched_now": new, "licence": f.licence, "citation": f.citation})
     if failed:

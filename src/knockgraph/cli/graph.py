@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
     from knockgraph.sources.source import GraphOptions
 
-graph_app = typer.Typer(help="Build, look at and check cell graphs.", **HELP)
+graph_app = typer.Typer(help="Build, inspect and check cell graphs.", **HELP)
 
 
 class Unknown(StrEnum):
-    """What to do with names that mean no gene."""
+    """What to do with unknown gene names."""
 
     error = "error"
     drop = "drop"
@@ -64,21 +64,23 @@ def graph_build(
         ),
     ] = None,
     cutoff: Annotated[
-        list[str] | None, typer.Option(help="yeast: least STRING score 1–1000, for all (700) or one (database=900).")
+        list[str] | None,
+        typer.Option(help="yeast: minimum STRING score 1–1000, for all channels (700) or one (database=900)."),
     ] = None,
     merge_channels: Annotated[bool, typer.Option(help="yeast: one relation of all STRING channels.")] = False,
     weights: Annotated[bool, typer.Option(help="yeast: STRING scores as edge weights.")] = False,
     metabolism: Annotated[bool, typer.Option(help="yeast: read yeast-GEM (needs cobra).")] = True,
-    phenotypes: Annotated[bool, typer.Option(help="yeast-clean: phenotypes as gene features, if there.")] = True,
-    plasmid: Annotated[bool, typer.Option(help="yeast: the 2-micron plasmid's four genes belong to the cell.")] = False,
+    phenotypes: Annotated[bool, typer.Option(help="yeast-clean: phenotypes as gene features, if present.")] = True,
+    plasmid: Annotated[bool, typer.Option(help="yeast: include the four genes of the 2-micron plasmid.")] = False,
     features: Annotated[
-        str, typer.Option(help="Gene features to compute from the graph: degree, spectral, diffusion; with commas.")
+        str,
+        typer.Option(help="Gene features to compute from the graph, separated by commas: degree, spectral, diffusion."),
     ] = "",
     json_: Json = None,
 ) -> None:
     """Build a cell graph and save it.
 
-    [bold]demo[/]: some hundred genes, trains in a minute. [bold]yeast-scale[/]: synthetic, the size of yeast's real
+    [bold]demo[/]: a few hundred genes, trains in a minute. [bold]yeast-scale[/]: synthetic, the size of yeast's real
     networks. [bold]tables[/]: your own genes.csv and relations/*.csv in the folder given by --from. [bold]yeast[/],
     [bold]yeast-lite[/] and [bold]yeast-clean[/] (nothing that contains genetic interactions): public files in the
     folder given by --from; without it they are fetched from their owners.
@@ -127,7 +129,7 @@ def graph_info(
     table.add_row("sum", "", f"{summary['edges']:,}", style="bold")
     out.print(table)
     if len(summary["relations"]) > 1:
-        out.print("\nshare of the row's gene pairs that the column's relation has too:")
+        out.print("\nfraction of the row's gene pairs that are also in the column's relation:")
         shared = Table("", box=None, pad_edge=False)
         for number, _ in enumerate(summary["overlap"], 1):
             shared.add_column(str(number), justify="right")
@@ -194,7 +196,7 @@ def graph_check(
     phenotype: Annotated[str, typer.Option(help="Of the screen, with --against.")] = "gene_interaction",
     json_: Json = None,
 ) -> None:
-    """Verify a cell graph file (format, hashes, ranges) and point out what may surprise.
+    """Verify a cell graph file (format, hashes, ranges) and point out anything unusual.
 
     With --against SCREEN: how far labels of the pairs that each relation connects are from those of the others, and a
     warning where that looks as if the relation contained the labels.

@@ -56,15 +56,17 @@ def profile(
     ] = None,
     scale: Annotated[Scale | None, typer.Option(help="Which built-in cell; default: what the config says.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda; default: what the config says.")] = "",
-    steps: Annotated[int, typer.Option(help="Steps that are measured in each run.")] = 50,
-    warmup: Annotated[int, typer.Option(help="Steps before them.")] = 10,
+    steps: Annotated[int, typer.Option(help="Number of measured steps in each run.")] = 50,
+    warmup: Annotated[int, typer.Option(help="Warm-up steps before them.")] = 10,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Compare: runs of each setting, in turns; the fastest counts.")
+        int, typer.Option(min=1, help="Compare: runs of each setting, alternating; the fastest counts.")
     ] = 2,
     only: Annotated[
         list[str] | None, typer.Option(help="full, empty, empty-no-backward or model-only; may be repeated.")
     ] = None,
-    epoch_limit: Annotated[float, typer.Option(help="Run a whole epoch if it should take at most these seconds.")] = 60,
+    epoch_limit: Annotated[
+        float, typer.Option(help="Run a whole epoch if it is expected to take at most this many seconds.")
+    ] = 60,
     overhead: Annotated[bool, typer.Option("--overhead", help="Measure what the timers themselves cost.")] = False,
     trace_to: Annotated[
         Path | None,
@@ -72,13 +74,13 @@ def profile(
             "--trace", callback=writable_folder, help="Record torch.profiler traces, one per rank, into this folder."
         ),
     ] = None,
-    wait: Annotated[int, typer.Option(help="Trace: steps before it.")] = 600,
-    active: Annotated[int, typer.Option(help="Trace: steps that are recorded, after one of warm-up.")] = 25,
+    wait: Annotated[int, typer.Option(help="Trace: steps before the recording.")] = 600,
+    active: Annotated[int, typer.Option(help="Trace: recorded steps, after one warm-up step.")] = 25,
     markdown: Markdown = None,
     html: Html = None,
     json_: Json = None,
 ) -> None:
-    """Phase timers that add up to the wall clock, in the loop of 'knockgraph train'.
+    """Phase timers that add up to the wall-clock time, in the training loop of 'knockgraph train'.
 
     Runs the full task, the empty task (everything but the model) and the model alone on a stored batch, and says where
     the time goes and what to change. [bold]knockgraph profile trace FILE…[/] reads traces.

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
     from knockgraph.screen import Screen
 
-screen_app = typer.Typer(help="Import, look at and split screens (tables of experiments).", **HELP)
+_MOST_SHOWN = 20  # phenotypes
+screen_app = typer.Typer(help="Import, inspect and split screens (tables of experiments).", **HELP)
 
 
 class Unknown(StrEnum):
-    """What to do with names that mean no gene."""
+    """What to do with unknown gene names."""
 
     error = "error"
     drop = "drop"
@@ -56,7 +57,7 @@ class KuzminTable(StrEnum):
 
 
 class SplitKind(StrEnum):
-    """How experiments are shared out over train, val and test."""
+    """How experiments are assigned to train, val and test."""
 
     random = "random"
     genotype = "genotype"
@@ -106,7 +107,7 @@ def screen_import(
     merge: Annotated[
         str, typer.Option(help="Merge repeated genotypes by: mean, median or first; 'no' keeps all.")
     ] = "no",
-    experiments: Annotated[int | None, typer.Option(help="How many, for the built-in screens.")] = None,
+    experiments: Annotated[int | None, typer.Option(help="Number of experiments, for the built-in screens.")] = None,
     seed: Seed = 0,
     json_: Json = None,
 ) -> None:
@@ -159,18 +160,24 @@ def screen_info(
     summary["names"] = len(screen.genotypes.names)
     genes = f"{summary['names']:,} gene names" if cell is None else f"{summary['genes']:,} genes"
     deletions = ", ".join(f"{count:,} with {size}" for size, count in summary["deletions"].items())
+    doses = summary["doses"]
     out.print(
         Text(f"{file}:", "bold"),
-        f"{counted(summary['experiments'], 'experiment')} on {genes}; deletions: {deletions}",
+        f"{counted(summary['experiments'], 'experiment')} on {genes}; "
+        f"{'deletions' if doses is None else 'perturbations'}: {deletions}",
     )
+    if doses is not None:
+        out.print(f"{doses['entries']:,} of them with a value, {doses['min']:g} to {doses['max']:g}, not deleted")
     table = Table("phenotype", box=None, pad_edge=False)
     for heading in ("measured", "missing", "mean", "std", "min", "max"):
         table.add_column(heading, justify="right")
     table.add_column("statistics")
-    for name, f in summary["phenotypes"].items():
+    for name, f in list(summary["phenotypes"].items())[:_MOST_SHOWN]:
         figures = [f"{f[key]:.4g}" if key in f else "–" for key in ("mean", "std", "min", "max")]
         table.add_row(name, f"{f['measured']:,}", f"{f['missing']:,}", *figures, ", ".join(f["statistics"]))
     out.print(table)
+    if len(summary["phenotypes"]) > _MOST_SHOWN:
+        out.print(f"and {len(summary['phenotypes']) - _MOST_SHOWN:,} more phenotypes (all of them: --json FILE)")
     repeated = summary["duplicates"]
     if repeated["genotypes"]:
         some = "1 genotype was" if repeated["genotypes"] == 1 else f"{repeated['genotypes']:,} genotypes were"
@@ -185,21 +192,23 @@ def screen_split(
     file: Annotated[Path, typer.Argument(help="A screen file (Parquet).")],
     output: Output,
     kind: Annotated[SplitKind, typer.Option(help="How to split.")] = SplitKind.genotype,
-    fractions: Annotated[str, typer.Option(help="Shares of train, val and test.")] = "0.8,0.1,0.1",
+    fractions: Annotated[str, typer.Option(help="Fractions of train, val and test.")] = "0.8,0.1,0.1",
     unseen: Annotated[
         Unseen, typer.Option(help="unseen-genes: how many genes of a test genotype are unseen.")
     ] = Unseen.one,
-    held_out: Annotated[float, typer.Option(help="unseen-genes: share of genes held out for val and for test.")] = 0.1,
+    held_out: Annotated[
+        float, typer.Option(help="unseen-genes: fraction of genes held out for val and for test.")
+    ] = 0.1,
     graph: Annotated[
-        Path | None, typer.Option(help="A cell graph: split by its genes, whatever names the screen uses for them.")
+        Path | None, typer.Option(help="A cell graph: split by gene, whatever names the screen uses.")
     ] = None,
     folds: Annotated[int, typer.Option(help="k-fold: number of folds.")] = 5,
-    fold: Annotated[int, typer.Option(help="k-fold: which fold tests.")] = 0,
+    fold: Annotated[int, typer.Option(help="k-fold: which fold is the test part.")] = 0,
     subset: Annotated[int | None, typer.Option(help="Use only this many experiments, drawn at random.")] = None,
     seed: Seed = 0,
     json_: Json = None,
 ) -> None:
-    """Share the experiments out over train, val and test, checked for emptiness and leakage.
+    """Assign the experiments to train, val and test, and check the split for empty parts and leakage.
 
     Without --graph, names are compared as they are written; training checks the split again by gene.
 

@@ -22,17 +22,17 @@ HELP: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pr
 
 
 class Terminal(Console):
-    """Text as it is, without markup: names of genes, files and packages may hold square brackets, which markup would
-    swallow. What has a colour is a ``rich.text.Text``.
+    """A console without markup: names of genes, files and packages may contain square brackets, which markup would
+    remove. Coloured text is a ``rich.text.Text``.
     """
 
     def __init__(self, stderr: bool) -> None:
         super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
     def on_broken_pipe(self) -> None:
-        """Nobody listens any more (``| head -1``): go on in silence, since there may be files to write."""
+        """The reader has gone (``| head -1``): continue silently, since there may be files to write."""
         self.quiet = True
-        with contextlib.suppress(OSError, ValueError):  # or the interpreter would complain at its end
+        with contextlib.suppress(OSError, ValueError):  # or the interpreter would complain on exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
     def verbatim(self, text: str) -> None:
@@ -60,7 +60,7 @@ class Scale(StrEnum):
 
 
 def writable(ctx: typer.Context, path: Path | None) -> Path | None:
-    """Of an option that names a file to write: it is refused before the work, not after it."""
+    """Callback of an option that names an output file: refuse an unwritable one before the work begins."""
     if path is not None and not ctx.resilient_parsing:
         from knockgraph.files import check_writable
 
@@ -69,7 +69,7 @@ def writable(ctx: typer.Context, path: Path | None) -> Path | None:
 
 
 def writable_folder(ctx: typer.Context, path: Path | None) -> Path | None:
-    """The same of a folder, which may still have to be made."""
+    """The same for a folder, which need not exist yet."""
     if path is not None and not ctx.resilient_parsing:
         from knockgraph.files import check_folder
 
@@ -88,7 +88,7 @@ Seed = Annotated[int, typer.Option(help="Same seed, same result.")]
 
 
 def ready_streams() -> None:
-    """Standard streams that take any text: closed ones are replaced, and no character is too much for an encoding."""
+    """Make the standard streams accept any text: replace closed ones, and escape what an encoding cannot represent."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -105,7 +105,7 @@ def source_names(incomplete: str) -> list[str]:
 
 
 def known_source(ctx: typer.Context, name: str) -> str:
-    """Of an argument that names a source: an unknown one is refused as typer refuses an unknown choice."""
+    """Callback of an argument that names a source: refuse an unknown one like an unknown choice."""
     from knockgraph import registry
 
     if not ctx.resilient_parsing:
@@ -134,7 +134,7 @@ def busy(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def write_text(path: Path | None, make: Callable[[dict[str, Any]], str], report: dict[str, Any]) -> None:
-    """Write ``make(report)``, whole or not at all; nothing if no path was given."""
+    """Write ``make(report)`` atomically; do nothing without a path."""
     if path is None:
         return
     from knockgraph.files import atomic_write

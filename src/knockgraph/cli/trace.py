@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def trace(
     files: Annotated[list[Path], typer.Argument(help="Chrome traces, .json or .json.gz; two are compared.")],
     categories: Annotated[
-        Path | None, typer.Option(help="Rules of your own (TOML) for what an event counts to.")
+        Path | None, typer.Option(help="Your own rules (TOML) that assign events to categories.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many operators are listed.")] = 20,
     markdown: Markdown = None,
     html: Html = None,
     json_: Json = None,
 ) -> None:
-    """Self time per category, operator, thread and stream; GPU busy share, syncs, copies and memory.
+    """Self time per category, operator, thread and stream; busy fraction of the GPU, syncs, copies and memory.
 
     Two files are compared side by side; more, or the ranks of one run, are shown with the spread between them.
 
@@ -36,7 +36,7 @@ def trace(
     from knockgraph.traces import page, tables
     from knockgraph.traces.categories import Categories
     from knockgraph.traces.compare import are_ranks, compare, spread
-    from knockgraph.traces.summary import summarize_file
+    from knockgraph.traces.summary import summarise_file
 
     rules = Categories(categories)
     traces = []
@@ -46,7 +46,7 @@ def trace(
             def tell(events: int, characters: int, file: Path = file) -> None:
                 say(f"reading {file.name}: {events:,} events, {characters / 1e6:,.0f} MB")
 
-            traces.append(summarize_file(file, rules, tell))
+            traces.append(summarise_file(file, rules, tell))
     of_one_run = are_ranks(traces)
     result: dict[str, Any] = {
         "profile": "trace",

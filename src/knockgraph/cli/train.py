@@ -18,7 +18,7 @@ def train(
     ] = None,
     json_: Json = None,
 ) -> None:
-    """Train a model; without arguments the demo cell, in under a minute on two cores.
+    """Train a model; without arguments on the demo cell, in under a minute on two cores.
 
     Every key of the config can be changed: [bold]knockgraph train model=dango trainer.max_epochs=20 run_dir=runs/my[/].
     Continue an interrupted run with [bold]run_dir=runs/my resume=true[/]. The keys are explained in the YAML files of
@@ -52,18 +52,18 @@ def train(
 
 
 Run = Annotated[Path, typer.Argument(help="A run directory made by 'knockgraph train'.")]
-Which = Annotated[str, typer.Option("--checkpoint", help="best-mse, best-pearson or last.")]
+Which = Annotated[str, typer.Option("--checkpoint", help="best-error, best-score or last.")]
 
 
 def evaluate(
     run: Run,
     part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    checkpoint: Which = "best-mse",
+    checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     html: Html = None,
     json_: Json = None,
 ) -> None:
-    """Metrics of a run on one part of its split, against the baselines."""
+    """Metrics of a run on one part of its split, compared with the baselines."""
     from knockgraph.evaluate import evaluate as measure
     from knockgraph.report.training import evaluation_html
     from knockgraph.train.config import load
@@ -84,7 +84,7 @@ def baselines(
     part: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     json_: Json = None,
 ) -> None:
-    """What a model has to beat: fit the baselines alone on a training part and measure them on another.
+    """Fit only the baselines on the training part and measure them on another part.
 
     Example: knockgraph baselines data=collins2007 data.split.kind=unseen-genes data.split.unseen=any
     """
@@ -106,7 +106,8 @@ def predict(
         typer.Option("-o", "--output", callback=writable, help="A .parquet, .csv or .tsv file to write."),
     ] = None,
     genes: Annotated[
-        list[str] | None, typer.Option(help="One genotype: gene names joined by + or commas; repeatable.")
+        list[str] | None,
+        typer.Option(help="One genotype: genes joined by + or commas, GENE=0.3 if not deleted; repeatable."),
     ] = None,
     screen: Annotated[
         Path | None, typer.Option(help="A screen file, or a table (CSV, TSV, Parquet) with genotypes.")
@@ -115,13 +116,15 @@ def predict(
         Path | None, typer.Option(help="All pairs of the genes in this file (one name per line).")
     ] = None,
     all_triples: Annotated[Path | None, typer.Option(help="All triples of the genes in this file.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples at once; default: what fits the memory.")] = None,
-    strategy: Annotated[str, typer.Option(help="Predict with another strategy than trained with.")] = "",
-    checkpoint: Which = "best-mse",
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples per batch; default: as many as fit the memory.")
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="Predict with a different strategy from that of training.")] = "",
+    checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json_: Json = None,
 ) -> None:
-    """Predict phenotypes of genotypes, with gene names and in original units.
+    """Predict the phenotypes of genotypes given by gene names, in original units.
 
     Example: knockgraph predict runs/my --genes TFC3,YBR002W --genes YAL001C -o out.parquet
     """
@@ -139,6 +142,6 @@ def predict(
         strategy=strategy or None,
         which=checkpoint,
         device=device,
-        say=out.verbatim,  # rich would turn the tabs into blanks
+        say=out.verbatim,  # rich would turn the tabs into spaces
     )
     write_json(json_, summary)

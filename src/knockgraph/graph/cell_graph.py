@@ -83,7 +83,7 @@ class CellGraph:
         raise AttributeError(f"a CellGraph is immutable; {name!r} cannot be deleted")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Lets a loader's spawned workers receive the graph (a MappingProxyType does not travel by itself).
+        # Lets a loader's spawned workers receive the graph (a MappingProxyType cannot be pickled).
         return CellGraph, (self.genes, dict(self.relations), self.metabolism, dict(self.features))
 
     @property
@@ -106,7 +106,7 @@ class CellGraph:
         return self.genes.index(names)
 
     def fingerprint(self) -> str:
-        """SHA-256 of all that a model sees of the graph: genes, edges, weights, features, metabolism."""
+        """SHA-256 of everything that a model uses: genes, edges, weights, features, metabolism."""
         h = hashlib.sha256(self.gene_list_hash.encode())
         tensors: dict[str, Tensor] = {f"feature/{name}": x for name, x in self.features.items()}
         for name, relation in self.relations.items():
@@ -121,9 +121,10 @@ class CellGraph:
         return h.hexdigest()
 
     def merged(self, groups: Mapping[str, Sequence[str]]) -> CellGraph:
-        """A graph in which each group of relations is one, the union of their edges, e.g. all channels of STRING.
+        """The graph with each group of relations merged into one, the union of their edges, e.g. all channels of
+        STRING.
 
-        Of an edge's weights the largest stays; in a relation without weights they are 1.
+        An edge keeps its largest weight; edges of a relation without weights count as 1.
 
         Args:
             groups: New name → names of relations, or patterns with ``*``, ``?`` and ``[…]``.
@@ -212,7 +213,7 @@ class CellGraph:
             features = {name: tensors[f"feature/{name}"] for name in document["features"]}
             return CellGraph(genes, relations, metabolism, features)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            # The hashes were right, so the file was written this way: by a foreign or faulty program.
+            # The hashes are correct, so another or a faulty program wrote the file this way.
             raise FileFormatError(f"{os.fspath(path)} does not describe a valid cell graph: {error}") from error
 
     def to_hetero_data(self) -> HeteroData:
@@ -223,7 +224,7 @@ class CellGraph:
 
     @staticmethod
     def from_hetero_data(data: HeteroData) -> CellGraph:
-        """The inverse of :meth:`to_hetero_data`; also reads data that others built with these names."""
+        """The inverse of :meth:`to_hetero_data`; also reads data from other programs that use these names."""
         from knockgraph.graph.hetero import from_hetero_data
 
         return from_hetero_data(data)

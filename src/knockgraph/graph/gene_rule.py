@@ -7,13 +7,13 @@ import re
 from knockgraph.errors import GraphError
 
 MAX_COMPLEXES = 10_000
-"""Most complexes one rule may expand to; ``(A or B) and (C or D) and …`` doubles them with every bracket."""
+"""Maximum number of complexes per rule; ``(A or B) and (C or D) and …`` doubles them with every bracket."""
 
 MAX_GENES_WRITTEN = 1_000_000
-"""Most gene names the expansion of one rule may write down; bounds time and memory for hostile rules."""
+"""Maximum number of gene names in an expanded rule; limits time and memory for malicious rules."""
 
 MAX_DEPTH = 100
-"""Deepest nesting of parentheses; well below Python's own recursion limit."""
+"""Maximum nesting of parentheses; well below Python's own recursion limit."""
 
 # A complex is a set of genes; a dict keeps the complexes distinct and in the order of the rule.
 _Complexes = dict[frozenset[str], None]
@@ -23,10 +23,10 @@ _OPERATORS = {"and": "and", "&": "and", "&&": "and", "or": "or", "|": "or", "||"
 
 
 def complexes(rule: str) -> tuple[tuple[str, ...], ...]:
-    """Disjunctive normal form of a gene rule: the reaction runs if *all* genes of *one* complex are there.
+    """Disjunctive normal form of a gene rule: the reaction runs if *all* genes of *one* complex are present.
 
     ``and`` binds tighter than ``or``; both are case-insensitive and may be written ``&`` and ``|``. Only equal
-    complexes are merged: in ``A or (A and B)`` both stay, two enzymes, although survival hangs on the first alone.
+    complexes are merged: ``A or (A and B)`` keeps both as two enzymes, although survival depends on the first alone.
 
     Args:
         rule: The rule as published, for instance ``"(YDL174C and YEL039C) or YJR048W"``. Blank means no genes.

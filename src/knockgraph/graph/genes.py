@@ -1,4 +1,4 @@
-"""Gene names: how a name that a person or a file uses finds its row in the graph."""
+"""Gene names: from a name that a person or a file uses to its row in the graph."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import Tensor
 
 from knockgraph.errors import GraphError, UnknownGeneError
 
-_SUGGEST_FOR = 20  # close matches cost milliseconds each; a list of thousands of wrong names needs no guesses
+_SUGGEST_FOR = 20  # close matches cost milliseconds each; thousands of wrong names get no suggestions
 
 
 WILD_TYPE = "WT"
-"""What stands for no deletion where a genotype is written as text."""
+"""The written genotype of the wild type."""
 _RESERVED = re.compile(r"[+,|;=\x00-\x1f\x7f]")
 
 
 def unfit(name: object) -> str | None:
-    """Why something cannot be the name of a gene, or ``None``: written in a genotype, it must be read back as itself.
+    """Why a value cannot be a gene name, or ``None``: a name in a written genotype must be read back unchanged.
 
     >>> unfit("YAL001C"), unfit("tA(UGC)A")
     (None, None)
@@ -30,9 +30,9 @@ def unfit(name: object) -> str | None:
     "it holds '+', which separates genes or values where genotypes are written"
     """
     if not isinstance(name, str) or not name.strip():
-        return "gene names are non-empty texts"
+        return "gene names are non-empty strings"
     if name != name.strip():
-        return "gene names have no blanks at their ends"
+        return "gene names do not begin or end with a space"
     found = _RESERVED.search(name)
     if found and found[0] in "+,|;=":
         return f"it holds {found[0]!r}, which separates genes or values where genotypes are written"
@@ -44,11 +44,10 @@ def unfit(name: object) -> str | None:
 
 
 class GeneNames:
-    r"""The ordered gene list of a cell and every name its genes go by.
+    r"""The ordered gene list of a cell and all names of its genes.
 
-    A name resolves by the first rule that gives exactly one gene: systematic name, standard name, alias,
-    then the same three without regard to case. A name that means two genes at the rule that catches it is
-    ambiguous and reported, never guessed.
+    A name resolves by the first rule that matches: systematic name, standard name, alias, then the same three
+    ignoring case. A name that matches two genes by that rule is ambiguous; it is reported, never guessed.
 
     Args:
         names: Systematic names, unique; their order is the order of the rows of every gene tensor.
@@ -86,13 +85,13 @@ class GeneNames:
             if key in self._exact:
                 others = [value] if isinstance(value, str) else value
                 if not isinstance(others, Sequence) or not all(isinstance(other, str) for other in others):
-                    raise GraphError(f"the aliases of gene {key!r} are {others!r}; give one text or a list of texts")
+                    raise GraphError(f"the aliases of gene {key!r} are {others!r}; give a string or a list of strings")
                 collected[key] = [other.strip() for other in others]
             elif isinstance(value, str) and value in self._exact:
                 reverse.append((value, key.strip()))
             else:
                 strangers.append(key)
-        for name, other in reverse:  # this form does not tell which name is the standard one
+        for name, other in reverse:  # this form does not say which name is the standard one
             collected.setdefault(name, [""]).append(other)
         if strangers:
             raise GraphError(
@@ -133,7 +132,7 @@ class GeneNames:
         return ()
 
     def systematic(self, names: Iterable[str]) -> list[str]:
-        """The systematic name of each; a name that means no gene, or several, stays as it is.
+        """The systematic name of each; unknown and ambiguous names are left unchanged.
 
         >>> GeneNames(["YAL001C"], {"YAL001C": ["TFC3"]}).systematic(["tfc3", "nobody"])
         ['YAL001C', 'nobody']
@@ -192,7 +191,7 @@ class GeneNames:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the ordered systematic names: what a bound screen, a cache or a checkpoint remembers."""
+        """SHA-256 of the ordered systematic names, stored in bound screens, caches and checkpoints."""
         return hashlib.sha256("\n".join(self.names).encode()).hexdigest()
 
     def __len__(self) -> int:
@@ -212,6 +211,6 @@ class GeneNames:
 
 
 def _listed(names: Sequence[str], most: int = 10) -> str:
-    """The first few names as readable text."""
+    """The first few names, for an error message."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(n) for n in names[:most]) + more

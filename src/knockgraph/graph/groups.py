@@ -1,4 +1,4 @@
-"""AND and OR over ragged groups, without a scatter: which complexes are complete, which reactions live."""
+"""AND and OR over ragged groups, without a scatter: which complexes are complete, which reactions survive."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from torch import Tensor
 class Groups:
     """Ragged groups of rows, laid out so that AND or OR over each group is a handful of gathers of fixed shape.
 
-    Groups are ranked by size, largest first. Level 0 holds their first members, level k the members 2^(k-1) … 2^k − 1
-    of those that have so many, short ones padded with a member of their own, which changes neither AND nor OR. Nearly
-    all groups have one member, so this gathers hardly more than the members and needs no (many times slower) scatter.
+    Groups are sorted by size, largest first. Level 0 holds the first member of each, level k the members 2^(k-1) … 2^k
+    − 1
+    of those that are large enough. Shorter groups are padded with one of their own members, which changes neither AND
+    nor OR. Nearly all groups have one member, so this gathers little more than the members and needs no scatter, which
+    would be many times slower.
 
     Args:
         levels: Per level [groups in it, width] int64, the rows to gather.

@@ -116,7 +116,7 @@ def _metabolism(data: HeteroData) -> Metabolism:
     reactions, metabolites = _ids(data, "reaction"), _ids(data, "metabolite")
     complex_index: Tensor | None = getattr(gpr, "complex_index", None)
     if complex_index is None:
-        # Data of others: one complex per reaction node, the split form.
+        # Data from other programs: one complex per reaction node.
         used, complex_index = torch.unique(index[1], return_inverse=True)
         complex_reaction = used
     else:
@@ -136,7 +136,7 @@ def _metabolism(data: HeteroData) -> Metabolism:
 
 
 def _ids(data: HeteroData, kind: str) -> tuple[str, ...]:
-    """Names of the nodes; numbered where the data of others only tells how many there are."""
+    """Names of the nodes; numbers where the data only says how many there are."""
     store = data[kind] if kind in data.node_types else {}
     if "node_ids" in store:
         return tuple(store["node_ids"])

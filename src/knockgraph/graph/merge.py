@@ -1,4 +1,4 @@
-"""Several relations made one."""
+"""Merging several relations into one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from knockgraph.graph.relation import Relation
 def merge_relations(
     relations: Mapping[str, Relation], groups: Mapping[str, Sequence[str]], num_genes: int
 ) -> dict[str, Relation]:
-    """The relations, each group replaced by the union of its members at the place of the first of them.
+    """The relations, with each group replaced by the union of its members at the position of the first of them.
 
     Args:
         relations: Name → relation, in order.
@@ -31,7 +31,7 @@ def merge_relations(
     for name, relation in relations.items():
         group = group_of.get(name, name)
         if name not in group_of and group in groups:
-            raise GraphError(f"there is a relation {group!r} beside the merged one; give the merged one another name")
+            raise GraphError(f"there is already a relation {group!r}; give the merged one another name")
         if name not in group_of:
             merged[name] = relation
         elif group not in merged:
@@ -41,7 +41,7 @@ def merge_relations(
 
 
 def union(members: Sequence[Relation], num_genes: int, name: str = "") -> Relation:
-    """One relation with every edge of the members, once; of several weights the largest (1 in a member without any).
+    """One relation with every edge of the members once, with its largest weight (1 in a member without weights).
 
     Args:
         members: The relations; the edges keep their order.
@@ -62,5 +62,7 @@ def _members(names: Sequence[str], group: str, patterns: Sequence[str]) -> list[
         raise GraphError(f"the merged relation {group!r} needs a list of relations, or of patterns such as 'string*'")
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise GraphError(f"no relation fits {pattern!r}, to be merged into {group!r}; there are {', '.join(names)}")
+            raise GraphError(
+                f"no relation matches {pattern!r}, to be merged into {group!r}; there are {', '.join(names)}"
+            )
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

@@ -41,8 +41,10 @@ class Reaction:
     def directions(self) -> tuple[int, ...]:
         """``(1,)`` forward, ``(-1,)`` backward only, ``(1, -1)`` reversible.
 
-        Reversible means lower < 0 < upper; backward only means lower < 0 and upper ≤ 0. All others are forward, also
-        those blocked with both bounds at zero: the bounds describe a medium, the reaction is still part of the cell.
+        Reversible means lower < 0 < upper; backward only means lower < 0 and upper ≤ 0. All others are forward,
+        including
+        those blocked with both bounds at zero: the bounds describe a medium, and the reaction is still part of the
+        cell.
         """
         if self.lower_bound >= 0:
             return (1,)

@@ -60,7 +60,7 @@ class Relation:
             if edge_index.numel():
                 raise GraphError(f"{where}edge_index has dtype {edge_index.dtype}, but gene indices are integers")
             edge_index = torch.empty(2, 0, dtype=torch.long)
-        # A copy: the caller may change its tensor later, the graph may not.
+        # A copy: the caller may change its tensor later, but the graph must not change.
         edge_index = edge_index.detach().to("cpu", torch.long, copy=True).contiguous()
         if edge_index.numel() and not (int(edge_index.min()) >= 0 and int(edge_index.max()) < num_genes):
             bad = ((edge_index < 0) | (edge_index >= num_genes)).any(0).nonzero()[0]
@@ -129,7 +129,7 @@ class Relation:
         """
         incoming, outgoing = self.by_destination, self.by_source
         source = torch.repeat_interleave(torch.arange(self.num_genes), outgoing.degree.long())
-        other = outgoing.index != source  # a self loop already stands among the incoming edges
+        other = outgoing.index != source  # a self loop is already among the incoming edges
         source, out_edge = source[other], outgoing.edge[other]
         out_degree = torch.bincount(source, minlength=self.num_genes)
         in_degree = incoming.degree.long()

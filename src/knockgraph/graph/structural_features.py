@@ -1,7 +1,7 @@
-"""Gene features that the graph itself gives: degrees, spectral coordinates, where random walks go.
+"""Gene features computed from the graph: degrees, spectral coordinates, random walks.
 
-A learned embedding says nothing about a gene that no training experiment deletes; these say where it lies in the
-networks. They are a pure function of the graph: the start of every iteration is fixed, and so are the signs.
+A learned embedding carries no information about a gene that no training experiment deletes; these features describe its
+position in the networks. They depend only on the graph: the start of every iteration is fixed, and so are the signs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def spectral(graph: CellGraph, rank: int = SPECTRAL_RANK) -> Tensor:
 
 
 def diffusion(graph: CellGraph, rank: int = DIFFUSION_RANK, restart: float = RESTART) -> Tensor:
-    r"""Where random walks over all relations go from each gene, ``[num_genes, rank]``.
+    r"""Coordinates of the random walks from each gene over all relations, ``[num_genes, rank]``.
 
     A walk starts at gene i, takes any of its relations and any of that relation's edges (in both directions) with equal
     chance, and returns to i with probability :math:`\alpha` at every step, so that it is found at the other genes with
@@ -70,7 +70,7 @@ def diffusion(graph: CellGraph, rank: int = DIFFUSION_RANK, restart: float = RES
         restart: :math:`\alpha`.
     """
     if not 0 < restart < 1:
-        raise GraphError(f"restart is {restart}, but it must lie between 0 and 1")
+        raise GraphError(f"restart is {restart}, but it must be between 0 and 1")
     n = graph.num_genes
     walk = _walk(graph)
     start = torch.eye(n)
@@ -89,7 +89,7 @@ FEATURES: Mapping[str, Callable[[CellGraph], Tensor]] = {
     "spectral": spectral,
     "diffusion": diffusion,
 }
-"""Name → how it is made."""
+"""Name → the function that computes it."""
 
 
 def with_structural_features(graph: CellGraph, names: Sequence[str]) -> CellGraph:

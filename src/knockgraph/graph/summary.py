@@ -1,4 +1,4 @@
-"""A cell graph in figures: what ``knockgraph graph info`` and ``graph check`` show."""
+"""Figures of a cell graph, as shown by ``knockgraph graph info`` and ``graph check``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def summarise(graph: CellGraph) -> dict[str, Any]:
 
 
 def overlap(graph: CellGraph) -> dict[str, dict[str, dict[str, float]]]:
-    """Relation → other relation → pairs of genes in both, and their share of the pairs in either (Jaccard).
+    """Relation → other relation → pairs of genes in both, and their fraction of the pairs in either (Jaccard).
 
     Pairs are counted without direction.
     """
@@ -92,7 +92,7 @@ def degree_counts(relation: Relation) -> list[tuple[int, int]]:
 
 
 def remarks(graph: CellGraph) -> list[str]:
-    """What a careful reader would want to know about a valid graph: isolated genes, empty relations, duplicates."""
+    """Notes on unusual properties of a valid graph: isolated genes, empty relations, duplicates."""
     found = []
     touched = torch.zeros(graph.num_genes, dtype=torch.bool)
     for name, relation in graph.relations.items():

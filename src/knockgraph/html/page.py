@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no script, no font, no picture is fetched; light and dark, laptop and phone."""
+"""A self-contained HTML page: nothing is fetched; for light and dark mode, laptop and phone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LONG = 48  # characters: a longer cell may take several lines
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table; the first column is text, where blanks in front indent, the others are numbers or short texts."""
+    """An HTML table; the first column is text, indented by leading spaces, the others are numbers or short text."""
     head = "".join(f"<th>{escape(h)}</th>" for h in headings)
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -51,11 +51,11 @@ def _cell(text: str) -> str:
 
 
 def figure(svg: str, about: str) -> str:
-    """A picture made by :mod:`knockgraph.html.plots`.
+    """A plot made by :mod:`knockgraph.html.plots`.
 
     Args:
         svg: Its text.
-        about: What it shows, for who cannot see it and for the pointer.
+        about: What it shows, as alternative text and tooltip.
     """
     said = escape(about)
     named = svg.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
@@ -64,7 +64,7 @@ def figure(svg: str, about: str) -> str:
 
 
 def numbers(summary: str, data: Any) -> str:
-    """The numbers behind a picture, one click away."""
+    """The numbers behind a plot, folded."""
     text = escape(json.dumps(data, indent=1, ensure_ascii=False))
     return f"<details><summary>{escape(summary)}</summary><pre>{text}</pre></details>"
 

@@ -1,4 +1,4 @@
-"""Plots as SVG text, ready to stand in a page; matplotlib is imported when the first one is drawn."""
+"""Plots as SVG text for HTML pages; matplotlib is imported when the first one is drawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEGEND_BESIDE_TITLE = 3  # more parts than this need lines of their own
 
 
 def plain(text: str) -> str:
-    """A name, for matplotlib: it reads text between dollars as mathematics and leaves labels that start with _ out.
+    """A name for matplotlib, which reads text between dollars as mathematics and omits labels that start with _.
 
     >>> plain("_a$b$")
     ' _a\\\\$b\\\\$'
@@ -35,10 +35,10 @@ def lines(
 
     Args:
         series: Name → points.
-        x: What is to the right.
-        y: What is upwards.
+        x: Label of the horizontal axis.
+        y: Label of the vertical axis.
         levels: Name → a value to compare with, drawn as a dashed line.
-        log: Whether the axis to the right is logarithmic.
+        log: Whether the horizontal axis is logarithmic.
     """
     return svg(lines_figure(series, x, y, levels, log))
 
@@ -65,7 +65,7 @@ def lines_figure(
         axes.axhline(value, color="#888888", linewidth=1.2, linestyle=style, label=plain(name))
     if log:
         axes.set_xscale("log")
-    axes.ticklabel_format(axis="y" if log else "both", useOffset=False)  # nobody adds "+5.001e-3" in the head
+    axes.ticklabel_format(axis="y" if log else "both", useOffset=False)  # no offsets such as "+5.001e-3" on the axis
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if beside:
@@ -76,7 +76,7 @@ def lines_figure(
 
 
 def scatter(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) -> str:
-    """Points and the diagonal; SVG text. Many points are drawn as one picture, so that the page stays small."""
+    """Points and the diagonal; SVG text. Many points are rasterised, so that the page stays small."""
     return svg(scatter_figure(x, y, x_label, y_label))
 
 
@@ -87,8 +87,8 @@ def scatter_figure(x: Sequence[float], y: Sequence[float], x_label: str, y_label
     if len(x):
         low, high = min(min(x), min(y)), max(max(x), max(y))
         axes.plot([low, high], [low, high], color="#888888", linewidth=1)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
+    axes.set_xlabel(plain(x_label))
+    axes.set_ylabel(plain(y_label))
     return figure
 
 
@@ -115,19 +115,19 @@ def _svg(figure: Any, plt: Any) -> str:
     figure.savefig(buffer, format="svg", transparent=True, dpi=150, metadata={"Date": None})
     plt.close(figure)
     text = buffer.getvalue()
-    # What is black takes the colour of the text around the picture, so that it can be seen on a dark page, too.
+    # Black takes the colour of the surrounding text, so that it is also visible on a dark page.
     return text[text.index("<svg") :].replace("#000000", "currentColor")
 
 
 def stacked_bars(
     rows: Mapping[str, Mapping[str, float]], unit: str, title: str, colors: Mapping[str, str] | None = None
 ) -> str:
-    """Horizontal stacked bars, one per row, the parts in their order, the totals at their ends; SVG text.
+    """Horizontal stacked bars, one per row, with the totals at their ends; SVG text.
 
     Args:
         rows: Row label → part → value.
         unit: Of the values.
-        title: Above the picture.
+        title: Above the plot.
         colors: Part → colour; from the palette, in order, if left out.
     """
     from matplotlib import pyplot as plt
@@ -193,7 +193,7 @@ def timeline(rows: Sequence[tuple[str, Sequence[int]]], colors: Sequence[str], l
 
 
 def runs(doing: Sequence[int]) -> list[tuple[int, int]]:
-    """Where a sequence stays the same: first and behind the last place of each stretch; negative ones are left out.
+    """Runs of equal values: start and end (exclusive) of each run; negative values are left out.
 
     >>> runs([-1, 2, 2, 2, 0])
     [(1, 4), (4, 5)]

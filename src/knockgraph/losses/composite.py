@@ -27,7 +27,7 @@ class CompositeLoss(Loss):
     regression on ``prediction.embedding`` (:func:`~knockgraph.losses.distributions.rank_n_contrast`). A batch is too
     small a sample for either, so both see a *pool*: the batch, with gradient, and before it the most recent samples
     from a ring buffer, without, ``buffer_size`` in all (or the batch alone if it is larger). :math:`b` is 0 until the
-    pool is full.
+    pool is full. Of several phenotypes each term leaves out the labels that are missing.
 
     Every rank has its own ring buffer, and without gathering its own pool; its terms then count by its share of the
     step's samples. With gathering the pool is that of all ranks together, and the gradient, averaged by DDP, is the
@@ -98,9 +98,11 @@ class CompositeLoss(Loss):
             terms = {"mse": share.mean((values - target).square())}
         if self.training and (self.weights["wasserstein"] or self.weights["contrastive"]):
             with phase(LOSS, "pool"):
-                rows = self._rows(prediction, values, target)
-                pool, weight = self._pool(rows, share)
-            terms.update(self._pool_terms(pool, values.shape[1], weight, epoch))
+                # In the pool a missing label is NaN again: it has to be told from others, also later and elsewhere.
+                missing = share.labelled is not None
+                measured = torch.where(share.labelled, target, torch.nan) if share.labelled is not None else target
+                pool, weight = self._pool(self._rows(prediction, values, measured), share)
+            terms.update(self._pool_terms(pool, values.shape[1], weight, epoch, missing))
         total = torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
         return LossParts(total, {name: term.detach() for name, term in terms.items()})
 
@@ -158,7 +160,7 @@ class CompositeLoss(Loss):
         self.seen = [seen + n for n, seen in zip(batch, self.seen, strict=True)]
         return sizes
 
-    def _pool_terms(self, pool: Tensor, outputs: int, weight: float, epoch: int) -> dict[str, Tensor]:
+    def _pool_terms(self, pool: Tensor, outputs: int, weight: float, epoch: int, missing: bool) -> dict[str, Tensor]:
         if weight == 0.0:  # 0 that every parameter still has a (zero) gradient of
             nothing = pool[:0].sum()
             return {name: nothing for name in ("wasserstein", "contrastive") if self.weights[name]}
@@ -166,10 +168,11 @@ class CompositeLoss(Loss):
         predicted, measured, embedding = pool.tensor_split([outputs, 2 * outputs], 1)
         if self.weights["wasserstein"]:
             with phase(LOSS, "wasserstein"):
-                terms["wasserstein"] = weight * wasserstein(predicted, measured)
+                terms["wasserstein"] = weight * wasserstein(predicted, measured, missing)
         if self.weights["contrastive"]:
             with phase(LOSS, "contrastive"):
-                terms["contrastive"] = weight * rank_n_contrast(embedding, measured, self.temperature(epoch))
+                contrast = rank_n_contrast(embedding, measured, self.temperature(epoch), missing)
+                terms["contrastive"] = weight * contrast
         return terms
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -37,19 +37,26 @@ class Share:
         samples: Samples on this rank, possibly none.
         step_size: Samples over all ranks.
         world_size: Number of ranks.
+        labelled: bool ``[samples, outputs]``, where there is a label; ``None``: everywhere.
+        known: Share of all training labels that are not missing.
     """
 
     samples: int
     step_size: int
     world_size: int
+    labelled: Tensor | None = None
+    known: float = 1.0
 
     def mean(self, per_sample: Tensor) -> Tensor:
-        r""":math:`\frac{w}{S} \sum_{\text{local } i} \frac{1}{O} \sum_o \ell_{io}`, whose mean over ranks is the mean.
+        r""":math:`\frac{w}{S\,O\,q} \sum_{i,o \text{ local, labelled}} \ell_{io}`, see :class:`Loss`.
 
         Args:
-            per_sample: ``[samples, outputs]``.
+            per_sample: ``[samples, outputs]``; what it holds where there is no label is left out.
         """
-        return per_sample.sum() * (self.world_size / (self.step_size * max(per_sample.shape[1], 1)))
+        if self.labelled is not None:
+            per_sample = torch.where(self.labelled, per_sample, 0.0)
+        labels = self.step_size * max(per_sample.shape[1], 1) * self.known
+        return per_sample.sum() * (self.world_size / labels)
 
     @property
     def weight(self) -> float:
@@ -65,6 +72,11 @@ class Loss(nn.Module, ABC):
     per-sample loss :math:`\ell` is
 
     .. math:: L_r = \frac{w}{S} \sum_{i \in r} \ell_i, \qquad \frac{1}{w} \sum_r L_r = \frac{1}{S} \sum_i \ell_i .
+
+    With :math:`O` outputs, a share :math:`q` of whose labels is known, :math:`\ell_i` is the sum over the outputs that
+    sample :math:`i` has a label of, divided by :math:`O q`: the loss is then the mean over all known labels. The share
+    is that of the whole training part and not of a step, so that every label counts the same, whichever step it is in,
+    over ranks and over accumulated batches.
 
     A rank without samples contributes 0 and a zero gradient to every parameter that the prediction depends on.
     Everything is computed in float32 (float64 for float64 predictions), also under autocast, and without host
@@ -102,30 +114,38 @@ class Loss(nn.Module, ABC):
         step_size: int,
         world_size: int = 1,
         epoch: int = 0,
+        known: float = 1.0,
     ) -> LossParts:
         """The loss of this rank's samples.
 
         Args:
             prediction: What the model said, ``values [samples, outputs]``.
-            target: float ``[samples, outputs]``.
+            target: float ``[samples, outputs]``, NaN where a label is missing.
             step_size: Samples of this step over all ranks.
             world_size: Number of ranks.
             epoch: For terms that are scheduled over epochs.
+            known: Share of all training labels that are not missing. At 1 none may be: the loss is NaN then.
         """
         values = at_least_float32(prediction.values)
         if values.dim() != 2 or values.shape != target.shape:
             raise LossError(
                 f"the prediction has shape {list(values.shape)} and the target {list(target.shape)}, "
-                "but both need [samples, outputs]"
+                "but both need [samples, outputs], an output for each phenotype"
             )
-        share = Share(len(values), step_size, world_size)
+        if not 0 < known <= 1:
+            raise LossError(f"known is {known}, but it must be the share of labels that are known, above 0 and up to 1")
+        target = target.to(values.dtype)
+        labelled = None if known == 1.0 else ~target.isnan()
+        if labelled is not None:
+            target = torch.where(labelled, target, 0.0)
+        share = Share(len(values), step_size, world_size, labelled, known)
         if world_size < 1 or step_size < max(len(values), 1):
             raise LossError(
                 f"step_size is {step_size} over {world_size} ranks, but this rank alone holds {len(values)} samples; "
                 "give the number of samples of all ranks together"
             )
         with torch.autocast(values.device.type, enabled=False):  # half precision has no room for sums of squares
-            found = self.compute(prediction, values, target.to(values.dtype), share, epoch)
+            found = self.compute(prediction, values, target, share, epoch)
             unused = [term for name, term in prediction.auxiliary.items() if name not in self.needs]
             if not unused:
                 return found
@@ -133,4 +153,7 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
-        """The terms of this loss; values and target, ``[samples, outputs]``, are checked and of full precision."""
+        """The terms of this loss; values and target, ``[samples, outputs]``, are checked and of full precision.
+
+        A missing label is 0 in the target; ``share.labelled`` tells which, and ``share.mean`` leaves them out.
+        """

@@ -12,17 +12,21 @@ name          what it is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from knockgraph import registry
+from knockgraph.errors import ModelError
 from knockgraph.models.any_module import AnyModule
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.presets import PRESETS, spelled_out
+from knockgraph.options import takes
+from knockgraph.words import counted
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
 
-__all__ = ["PRESETS", "CellModel", "Prediction", "available", "create"]
+__all__ = ["PRESETS", "CellModel", "Prediction", "available", "create", "with_outputs"]
 
 
 def available() -> list[str]:
@@ -43,3 +47,19 @@ def create(name: str, graph: CellGraph, preset: str | None = None, **options: An
     chosen = spelled_out(name, {"preset": preset, **options})
     made = registry.create("model", name, graph, **chosen)
     return made if isinstance(made, CellModel) else AnyModule(made)
+
+
+def with_outputs(name: str, options: Mapping[str, Any], phenotypes: int) -> dict[str, Any]:
+    """The options of a model that predicts so many phenotypes; one without the option ``outputs`` sees to it itself.
+
+    >>> with_outputs("additive", {}, 2)
+    {'outputs': 2}
+    """
+    if options.get("outputs", phenotypes) != phenotypes:
+        raise ModelError(
+            f"the option outputs is {options['outputs']}, but there {'is' if phenotypes == 1 else 'are'} "
+            f"{counted(phenotypes, 'phenotype')} to predict; leave it out, it follows from them"
+        )
+    if phenotypes == 1 or not takes("outputs", registry.find("model", name)):
+        return dict(options)
+    return {**options, "outputs": phenotypes}

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
-from knockgraph.models.adjacency_reconstruction import AdjacencyReconstruction
-from knockgraph.models.hyper_sagnn import HyperSAGNN
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.relation_choice import relation_choice
+from knockgraph.nn.adjacency_reconstruction import AdjacencyReconstruction
+from knockgraph.nn.conv.sage import sage
 from knockgraph.nn.grouped_linear import GroupedLinear
+from knockgraph.nn.hyper_sagnn import HyperSAGNN
 from knockgraph.ops import at_least_float32, autocast_input
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
@@ -89,7 +90,7 @@ class Dango(CellModel):
         return (share.to(h.dtype) * h).sum(0), torch.stack(errors).mean()
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """See the formula above."""
+        """Score each sample's deleted genes."""
         x, error = encoded
         return Prediction(self.score(x, batch), auxiliary={"reconstruction": error})
 
@@ -99,16 +100,12 @@ class Dango(CellModel):
             raise ModelError(
                 "DANGO looks at the wild type alone; give it strategy(batch.only_wild_type()) instead of the batch"
             )
-        e = autocast_input(self.embedding)
-        h = e.expand(len(self.relations), -1, -1)
-        for layer, (neighbour, own) in enumerate(zip(self.neighbour, self.own, strict=True)):
-            if layer == 0 and self.relations == view.strategy.relation_names:
-                mean = view.aggregate_all(e, "mean").squeeze(2)
-            else:
-                states = zip(self.relations, h, strict=True)
-                mean = torch.stack([view.aggregate(name, state, "mean").squeeze(1) for name, state in states])
-            h = torch.relu(neighbour(mean) + own(h))
-        return h
+        h = autocast_input(self.embedding)
+        if self.relations != view.strategy.relation_names:  # else one product for all relations
+            h = h.expand(len(self.relations), -1, -1).unsqueeze(2)
+        for neighbour, own in zip(self.neighbour, self.own, strict=True):
+            h = sage(view, self.relations, h, neighbour, own).relu().unsqueeze(2)
+        return h.squeeze(2)
 
 
 def _zero_weight(relation: str) -> float:

@@ -11,13 +11,14 @@ from torch import Tensor
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import Strategy
-from knockgraph.strategies.node_mask import NodeMask
 
 
 def can_be_graphed(model: CellModel, strategy: Strategy, device: torch.device) -> bool:
-    """Whether :class:`GraphedModel` takes them: an exact model that looks at graphs, ``node-mask``, a CUDA device."""
+    """Whether :class:`GraphedModel` takes them: an exact model that looks at graphs, a strategy with static shapes, a
+    CUDA device.
+    """
     looks = type(model).encode is not CellModel.encode and model.exact
-    return looks and isinstance(strategy, NodeMask) and device.type == "cuda"
+    return looks and strategy.supports("static shapes") and device.type == "cuda"
 
 
 class GraphedModel:
@@ -37,7 +38,7 @@ class GraphedModel:
         deletions: Deletions of the largest batch.
     """
 
-    def __init__(self, model: CellModel, strategy: NodeMask, samples: int, deletions: int) -> None:
+    def __init__(self, model: CellModel, strategy: Strategy, samples: int, deletions: int) -> None:
         self.model = model
         self.samples = samples
         self.deletions = deletions
@@ -45,8 +46,8 @@ class GraphedModel:
         self._kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
         self._recording = _Recording(lambda *given: self._encode(strategy, *given), self._places.shape, model)
 
-    def _encode(self, strategy: NodeMask, genes: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
-        # The pointer only says how many columns there are; node-mask goes by each deletion's sample.
+    def _encode(self, strategy: Strategy, genes: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
+        # The pointer only says how many columns there are; such a strategy goes by each deletion's sample.
         ptr = genes.new_zeros(self.samples + 2)
         batch = PerturbationBatch(genes, ptr, samples, strategy.num_genes, wild_type=True)
         if not self.model.perturbs:
@@ -56,8 +57,10 @@ class GraphedModel:
             return self.model.encode(strategy(batch))
 
     def takes(self, batch: PerturbationBatch) -> bool:
-        """Whether a batch fits; a batch without any deletion has nothing to repeat."""
+        """Whether a batch fits; a batch without any deletion has nothing to repeat, and values are not recorded."""
         total = len(batch.perturbation_indices)
+        if batch.given_values is not None:
+            return False
         return batch.num_samples <= self.samples and 0 < total <= self.deletions and self.model.training
 
     def __call__(self, batch: PerturbationBatch) -> Prediction:

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from knockgraph import registry
 from knockgraph.errors import ModelError
 from knockgraph.graph import CellGraph
-from knockgraph.models.gene_input import GeneInput
-from knockgraph.models.hetero_layer import ACTIVATIONS, HeteroLayer
-from knockgraph.models.hyper_sagnn import HyperSAGNN
-from knockgraph.models.metabolic_state import MetabolicState
+from knockgraph.models.hetero_options import (
+    InputOptions,
+    MessageOptions,
+    MetabolismOptions,
+    ReadoutOptions,
+    at_least_one,
+    normalised,
+    one_of,
+)
 from knockgraph.models.model import CellModel, Prediction
-from knockgraph.models.pair_predictor import PairPredictor
-from knockgraph.models.relation_aggregation import AGGREGATIONS, relation_aggregation
 from knockgraph.models.relation_choice import relation_choice
 from knockgraph.nn.attention_pooling import AttentionPooling
-from knockgraph.nn.relation_conv import RelationConv, relation_conv
-from knockgraph.nn.typed_conv import TypedGCNConv, TypedGINConv, TypedSAGEConv
+from knockgraph.nn.conv.by_name import relation_conv
+from knockgraph.nn.gene_input import GeneInput
+from knockgraph.nn.hetero_layer import HeteroLayer
+from knockgraph.nn.hyper_sagnn import HyperSAGNN
+from knockgraph.nn.metabolic_state import MetabolicState
+from knockgraph.nn.pair_predictor import PairPredictor
+from knockgraph.nn.relation_aggregation import relation_aggregation
 from knockgraph.ops import at_least_float32
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
-
-Aggregation = Literal["sum", "mean", "attention", "pairwise"]
-Combination = Literal["gating", "mean", "sum"]
-Local = Literal["hyper-sagnn", "pairs"]
-WildType = Literal["column", "cached-epoch"]
-Kernels = Literal["auto", "torch", "triton"]
-Merge = Literal["none", "typed"]
-
-_TYPED = {"gin": TypedGINConv, "sage": TypedSAGEConv, "gcn": TypedGCNConv}
 
 
 class HeteroCellModel(CellModel):
@@ -58,44 +56,11 @@ class HeteroCellModel(CellModel):
     Args:
         graph: The cell graph.
         channels: Channels H of all states.
-        layers: Message-passing layers L.
-        conv: ``gin`` (learned ε), ``sage`` (mean), ``gcn``, ``gatv2`` or one of another package, one per relation, see
-            :func:`~knockgraph.nn.relation_conv.relation_conv`.
-        aggregation: ``sum``, ``mean``, ``attention`` or ``pairwise``, over the relations.
-        relations: Names of the relations; all of the graph by default.
-        merge: ``typed`` makes one list of typed edges of all relations, with one convolution per layer
-            (:class:`~knockgraph.nn.typed_conv.TypedConv`; not ``gatv2``) and nothing to aggregate. To merge relations
-            without types, merge those of the graph: :meth:`CellGraph.merged`.
-        embedding: Whether genes have a learned embedding.
-        features: Names of the graph's gene features to use beside, or instead of, the embedding.
-        embedding_dropout: Share of the genes that do without an embedding of their own in a training step, see
-            :class:`GeneInput`.
-        similar: Name of the feature by which genes borrow embeddings, see :class:`GeneInput`.
-        input_norm: Whether the input is normalised, see :class:`GeneInput`. By default only without a residual path,
-            which is when states have to be told apart by their direction.
-        mlp_layers: Linear maps in the MLP of ``gin``.
         heads: Heads of ``gatv2``, of ``attention``, of the metabolism's attention and of Hyper-SAGNN.
-        norm: Whether convolutions are followed by a LayerNorm.
-        activation: ``gelu``, ``relu``, ``silu`` or ``elu``.
-        dropout: Of the convolutions' activations. The wild type has its own mask, so this adds noise to :math:`z_p`.
-        residual: Whether each layer adds to the states instead of replacing them, see :class:`HeteroLayer`. Without it
-            the model learned nothing on a graph of yeast's size.
-        local: What sees the deleted genes' states in the wild type: ``hyper-sagnn`` (or ``True``), ``pairs``
-            (:class:`PairPredictor`), or ``False`` for nothing.
-        head_dropout: Share of :math:`z_p`, and of what ``pairs`` sees, that is dropped before the predictors.
-        local_states: Which states it sees: those after the last layer, ``last``, or before the first, ``first``: what
-            is known of the genes themselves, while :math:`z_p` is what the graph says.
-        combine: ``gating``, ``mean`` or ``sum``.
-        metabolism: Whether the reactions take part.
-        metabolism_rounds: Rounds of messages reactions → metabolites → reactions.
-        metabolism_attention: Whether these messages are weighed by attention, too.
-        wild_type: ``column``, exact; or ``cached-epoch``, an approximation: given a view without a column for the wild
-            type, as in training, its states are those of the last :meth:`refresh_wild_type`, without a gradient. It is
-            for measuring what the column costs: with the weights also the wild type moves, N times as much as counts,
-            and on the demo cell a small model learned nothing (held-out Pearson 0.00 instead of 0.69).
-        gain: γ.
-        most_deletions: See :class:`HyperSAGNN`.
-        rows_at_once: See :class:`PairwiseAggregation`.
+        input: What is known of a gene before the graph is looked at.
+        messages: Message passing: layers, convolutions, relations.
+        readout: From the states of all genes to a prediction.
+        metabolism: The reactions' part.
         kernels: ``auto`` takes fused kernels where they exist (CUDA with Triton, H of 16, 32 or 64), ``torch`` never.
         outputs: Predictions per sample.
 
@@ -111,120 +76,92 @@ class HeteroCellModel(CellModel):
         self,
         graph: CellGraph,
         channels: int = 64,
-        layers: int = 3,
-        conv: str = "gin",
-        aggregation: Aggregation = "pairwise",
-        relations: Sequence[str] | None = None,
-        merge: Merge = "none",
-        embedding: bool = True,
-        features: Sequence[str] = (),
-        embedding_dropout: float = 0.0,
-        similar: str | None = None,
-        input_norm: bool | None = None,
-        mlp_layers: int = 4,
         heads: int = 4,
-        norm: bool = True,
-        activation: str = "gelu",
-        dropout: float = 0.0,
-        residual: bool = True,
-        local: Local | bool = True,
-        head_dropout: float = 0.0,
-        local_states: Literal["last", "first"] = "last",
-        combine: Combination = "gating",
-        metabolism: bool = False,
-        metabolism_rounds: int = 2,
-        metabolism_attention: bool = False,
-        wild_type: WildType = "column",
-        gain: float = 1.0,
-        most_deletions: int | None = None,
-        rows_at_once: int | None = None,
-        kernels: Kernels = "auto",
+        input: InputOptions = InputOptions(),
+        messages: MessageOptions = MessageOptions(),
+        readout: ReadoutOptions = ReadoutOptions(),
+        metabolism: MetabolismOptions = MetabolismOptions(),
+        kernels: Literal["auto", "torch", "triton"] = "auto",
         outputs: int = 1,
     ) -> None:
         super().__init__()
-        registry.check("convolution", conv)
-        _one_of("aggregation", aggregation, AGGREGATIONS)
-        _one_of("activation", activation, ACTIVATIONS)
-        _one_of("combine", combine, ("gating", "mean", "sum"))
-        _one_of("local_states", local_states, ("last", "first"))
-        if local_states == "first" and wild_type != "column":
-            raise ModelError("local_states='first' needs wild_type='column'")
-        if isinstance(local, str):
-            _one_of("local", local, ("hyper-sagnn", "pairs"))
-        _one_of("wild_type", wild_type, ("column", "cached-epoch"))
-        _one_of("kernels", kernels, ("auto", "torch", "triton"))
-        _one_of("merge", merge, ("none", "typed"))
-        for name, number in (("channels", channels), ("layers", layers), ("mlp_layers", mlp_layers)):
-            if number < 1:
-                raise ModelError(f"{name}={number}, but the hetero model needs at least 1")
-        for name, share in (("dropout", dropout), ("head_dropout", head_dropout)):
-            if not 0 <= share < 1:
-                raise ModelError(f"{name}={share}, but it is a share from 0 to below 1")
-        if merge == "typed" and conv not in _TYPED:
-            raise ModelError(f"merge='typed' does not go with conv={conv!r}; use gin, sage or gcn, or merge='none'")
-        if metabolism and graph.metabolism is None:
-            raise ModelError("metabolism=True, but this cell graph has no metabolism; build one into the graph")
-        self.relations = names = relation_choice(graph, relations)
-        if merge == "typed":
-            aggregation = "sum"  # of one
-        self.exact = wild_type == "column"
-        self.input = GeneInput(
-            graph,
-            channels,
-            embedding,
-            features,
-            embedding_dropout,
-            similar,
-            not residual if input_norm is None else input_norm,
-        )
-        self.layers = nn.ModuleList(
-            HeteroLayer(
-                _convolution(conv, names, channels, mlp_layers, heads, merge, kernels),
-                relation_aggregation(
-                    aggregation, len(names), channels, heads=heads, rows_at_once=rows_at_once, backend=kernels
-                ),
-                norm,
-                activation,
-                dropout,
-                residual,
-            )
-            for _ in range(layers)
-        )
+        at_least_one("channels", channels)
+        one_of("kernels", kernels, ("auto", "torch", "triton"))
+        self.relations = relation_choice(graph, messages.relations)
+        self.readout = readout
+        self.exact = readout.wild_type == "column"
+        norm = normalised(messages.residual, readout.local) if input.norm is None else input.norm
+        self.input = GeneInput(graph, channels, **vars(replace(input, norm=norm)))
+        self.layers = nn.ModuleList(self._layer(channels, heads, messages, kernels) for _ in range(messages.layers))
         degrees = cast(HeteroLayer, self.layers[0]).conv.degrees
-        self.hops = None if degrees is None else layers + degrees
+        self.hops = None if degrees is None else messages.layers + degrees
         self.pool = AttentionPooling(channels)
         sizes = [graph.num_genes]
         self.metabolic: MetabolicState | None = None
-        if metabolism:
-            assert graph.metabolism is not None
-            attention = heads if metabolism_attention else 0
-            self.metabolic = MetabolicState(graph.metabolism, graph.num_genes, channels, metabolism_rounds, attention)
+        if metabolism.enabled:
+            if graph.metabolism is None:
+                raise ModelError("metabolism.enabled=true, but this cell graph has no metabolism; build one into it")
+            attention = heads if metabolism.attention else 0
+            self.metabolic = MetabolicState(
+                graph.metabolism,
+                graph.num_genes,
+                channels,
+                metabolism.rounds,
+                attention,
+                isozyme_cap=metabolism.isozyme_cap,
+            )
             sizes.append(graph.metabolism.num_reactions)
         # A bias would cancel in the difference.
-        self.joint = nn.Linear(2 * channels, channels, bias=False) if metabolism else None
-        self.scales = [gain * size for size in sizes]
-        self.global_predictor = nn.Sequential(
-            nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, outputs)
-        )
-        if local and combine == "sum":
-            # At first z_p is large and means nothing: a predictor that starts at 0 leaves the states to the local one.
-            for parameter in self.global_predictor[-1].parameters():
-                nn.init.zeros_(parameter)
-        self.head_dropout = nn.Dropout(head_dropout)
-        self.local_predictor: nn.Module | None = None
-        if local == "pairs":
-            self.local_predictor = PairPredictor(channels, outputs, head_dropout)
-        elif local:
-            self.local_predictor = HyperSAGNN(channels, heads, 2, outputs, most_deletions)
-        self.local_states = local_states
-        self.combine = combine
-        gated = local and combine == "gating"
-        self.gate = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 2)) if gated else None
+        self.joint = nn.Linear(2 * channels, channels, bias=False) if metabolism.enabled else None
+        self.scales = [readout.gain * size for size in sizes]
+        self._make_predictors(channels, heads, outputs)
         self._known = self.exact
         if not self.exact:
             # Part of a checkpoint: a run that goes on in the middle of an epoch goes on with the same wild type.
             self.register_buffer("x_wild_type", torch.zeros(graph.num_genes, channels))
             self.register_buffer("z_wild_type", torch.zeros(len(sizes), 1, channels))
+
+    def _layer(self, channels: int, heads: int, messages: MessageOptions, kernels: str) -> HeteroLayer:
+        number, typed = len(self.relations), messages.merge == "typed"
+        conv = relation_conv(
+            messages.conv, number, channels, typed, mlp_layers=messages.mlp_layers, heads=heads, backend=kernels
+        )
+        aggregation = relation_aggregation(
+            "sum" if typed else messages.aggregation,  # of one
+            number,
+            channels,
+            heads=heads,
+            rows_at_once=messages.rows_at_once,
+            backend=kernels,
+        )
+        return HeteroLayer(
+            conv,
+            self.relations,
+            channels,
+            aggregation,
+            messages.norm,
+            messages.activation,
+            messages.dropout,
+            messages.residual,
+        )
+
+    def _make_predictors(self, channels: int, heads: int, outputs: int) -> None:
+        readout = self.readout
+        self.global_predictor = nn.Sequential(
+            nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, outputs)
+        )
+        if readout.local and readout.combine == "sum":
+            # At first z_p is large and means nothing: a predictor that starts at 0 leaves the states to the local one.
+            for parameter in self.global_predictor[-1].parameters():
+                nn.init.zeros_(parameter)
+        self.head_dropout = nn.Dropout(readout.dropout)
+        self.local_predictor: nn.Module | None = None
+        if readout.local == "pairs":
+            self.local_predictor = PairPredictor(channels, outputs, readout.dropout)
+        elif readout.local:
+            self.local_predictor = HyperSAGNN(channels, heads, 2, outputs, readout.most_deletions)
+        gated = readout.local and readout.combine == "gating"
+        self.gate = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 2)) if gated else None
 
     def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:
         """The gene states that the local predictor sees, ``[num_genes, channels]``, and the wild type's pooled states
@@ -238,10 +175,10 @@ class HeteroCellModel(CellModel):
         first = self.input()
         x, z = self.states(view, first)
         x_wild, z_wild = (x[:, -1], z[:, -1:]) if view.batch.wild_type else self._cached()
-        return first if self.local_states == "first" else x_wild, z_wild, z
+        return first if self.readout.local_states == "first" else x_wild, z_wild, z
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """See the formula above."""
+        """Compare with the wild type and add what the deleted genes themselves say."""
         genes, z_wild, z = encoded
         difference = z_wild - z[:, : batch.num_samples]
         scaled = [scale * part for scale, part in zip(self.scales, difference, strict=True)]
@@ -299,7 +236,7 @@ class HeteroCellModel(CellModel):
 
     def _combined(self, first: Tensor, second: Tensor) -> Tensor:
         """Two predictions ``[samples, outputs]`` made one."""
-        if self.combine == "sum":
+        if self.readout.combine == "sum":
             return first + second
         both = torch.stack([first, second], -1)
         if self.gate is None:
@@ -309,16 +246,3 @@ class HeteroCellModel(CellModel):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._known = self._known or f"{prefix}x_wild_type" in state_dict
-
-
-def _convolution(
-    name: str, relations: Sequence[str], channels: int, mlp_layers: int, heads: int, merge: str, kernels: str
-) -> RelationConv:
-    if merge != "typed":
-        return relation_conv(name, relations, channels, mlp_layers=mlp_layers, heads=heads, backend=kernels)
-    return TypedGINConv(relations, channels, mlp_layers) if name == "gin" else _TYPED[name](relations, channels)
-
-
-def _one_of(option: str, value: str, known: Sequence[str] | dict[str, Any]) -> None:
-    if value not in known:
-        raise ModelError(f"{option}={value!r} is not known to the hetero model; use one of {', '.join(known)}")

@@ -30,13 +30,14 @@ class ConstantModel(CellModel):
         self.unused = nn.Parameter(torch.zeros(outputs))
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """See the formula above."""
+        """Predict 0 for every sample."""
         del encoded
         return Prediction((0 * self.unused).expand(batch.num_samples, -1))
 
 
 class AdditiveModel(CellModel):
-    r""":math:`y = c + \sum_{g \in P} a_g` over the deleted genes P: its loss must fall.
+    r""":math:`y = c + \sum_{g \in P} (1 - d_g)\, a_g` over the perturbed genes P, with :math:`d_g = 0` for a deleted
+    one: its loss must fall.
 
     Args:
         graph: The cell graph.
@@ -53,9 +54,12 @@ class AdditiveModel(CellModel):
         self.effect = nn.Parameter(torch.zeros(graph.num_genes, outputs))
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """See the formula above."""
+        """Add up the effects of each sample's deleted genes."""
         del encoded
+        batch, weight = batch.effects()
         effects = self.effect[batch.perturbation_indices]
+        if weight is not None:
+            effects = effects * weight.to(effects.dtype).unsqueeze(1)
         total = effects.new_zeros(batch.num_columns, effects.shape[1])
         total = total.index_add(0, batch.perturbation_indices_batch, effects)
         return Prediction(self.offset + total)

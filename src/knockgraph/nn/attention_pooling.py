@@ -30,18 +30,17 @@ class AttentionPooling(nn.Module):
         self.gate = nn.Sequential(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, 1))
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
-        """See the formula above."""
         x = torch.where(keep.unsqueeze(-1), x, x.new_zeros(()))
         logits = at_least_float32(self.gate(x).squeeze(-1))
         # Not -inf: a sample without any row would become NaN.
         logits = logits.masked_fill(~keep, torch.finfo(logits.dtype).min)
-        # Along the last axis: a GPU has nothing to share out where few samples lie side by side.
+        # Reducing the last axis exposes more parallelism where there are few samples.
         weight = torch.where(keep.t(), logits.t().softmax(1), logits.new_zeros(()))
         with torch.autocast(x.device.type, enabled=False):
             return torch.bmm(weight.unsqueeze(1), at_least_float32(x).transpose(0, 1)).squeeze(1)

@@ -26,12 +26,11 @@ class GroupedLayerNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the formula above."""
         return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)
 
     def __repr__(self) -> str:

@@ -24,7 +24,8 @@ class GroupedLinear(nn.Module):
             ``nn.Linear``.
 
     Shapes:
-        x ``[groups, rows, in_channels]`` -> ``[groups, rows, out_channels]``; the weight is
+        x ``[groups, rows, in_channels]`` (or ``[rows, in_channels]``, shared by all groups; with one group any leading
+        axes) -> ``[groups, rows, out_channels]`` (with one group those of x); the weight is
         ``[groups, in_channels, out_channels]``, the bias ``[groups, 1, out_channels]``.
     """
 
@@ -46,10 +47,10 @@ class GroupedLinear(nn.Module):
             nn.init.uniform_(self.bias, -limit, limit)
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the formula above."""
-        if self.bias is None:
-            return torch.bmm(x, self.weight)
-        return torch.baddbmm(self.bias, x, self.weight)
+        groups, _, out_channels = self.weight.shape
+        h = x.reshape(1, -1, x.shape[-1]) if groups == 1 else x.expand(groups, -1, -1)
+        y = torch.bmm(h, self.weight) if self.bias is None else torch.baddbmm(self.bias, h, self.weight)
+        return y.view(*x.shape[:-1], out_channels) if groups == 1 else y
 
     def __repr__(self) -> str:
         groups, in_channels, out_channels = self.weight.shape

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from knockgraph.errors import ModelError
 from knockgraph.graph import Metabolism
-from knockgraph.ops import GatedOperator, gated_attend, gated_spmm
+from knockgraph.ops import GatedOperator, accumulator, dosed_logits, gated_attend, gated_spmm
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -33,11 +35,15 @@ class ReactionMetaboliteConv(nn.Module):
 
     in place of the two sums, for each head; :math:`q_m` is learned, because a metabolite has no state of its own.
 
+    With doses, :math:`\alpha` is ``view.reaction_activity`` in what reactions send, in the weights of the first softmax
+    and in what reactions receive, :math:`h'_r = [\alpha_r > 0]\, h_r + \alpha_r W_2 \sum \dots`
+
     Args:
         metabolism: Of the cell graph.
         channels: Channels of h.
         gate_channels: Hidden width of the gates' MLPs.
         heads: Heads of the attention, a divisor of ``channels``; 0 is without attention.
+        isozyme_cap: See :meth:`Metabolism.activity <knockgraph.graph.Metabolism.activity>`.
 
     Shapes:
         h ``[num_reactions, batch, channels]`` -> the same.
@@ -45,8 +51,16 @@ class ReactionMetaboliteConv(nn.Module):
 
     stoichiometry: Tensor
 
-    def __init__(self, metabolism: Metabolism, channels: int, gate_channels: int = 16, heads: int = 0) -> None:
+    def __init__(
+        self,
+        metabolism: Metabolism,
+        channels: int,
+        gate_channels: int = 16,
+        heads: int = 0,
+        isozyme_cap: float | None = 1.0,
+    ) -> None:
         super().__init__()
+        self.isozyme_cap = isozyme_cap
         if heads < 0 or (heads and channels % heads):
             raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor, or 0 for none")
         self.heads = heads
@@ -70,7 +84,7 @@ class ReactionMetaboliteConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.LayerNorm)):
                 module.reset_parameters()
@@ -80,22 +94,30 @@ class ReactionMetaboliteConv(nn.Module):
             nn.init.xavier_uniform_(self.attention_in)
 
     def forward(self, view: PerturbedGraphs, h: Tensor) -> Tensor:
-        """See the formula above."""
         alive = view.reactions_alive
         if self.heads:
             h = torch.where(alive.unsqueeze(-1), h, h.new_zeros(()))  # V_1 and V_3 would learn from dead rows, too
         gate_out, gate_in = (gate(self.stoichiometry).squeeze(-1).sigmoid() for gate in (self.gate_out, self.gate_in))
-        u = nn.functional.gelu(self.norm(self.metabolite(self._out(gate_out, h, alive))))
+        activity = view.reaction_activity(self.isozyme_cap).unsqueeze(-1) if view.graded else None
+        u = nn.functional.gelu(self.norm(self.metabolite(self._out(gate_out, h, alive, activity))))
         update = self.reaction(self._in(gate_in, u, h, alive))
+        if activity is not None:
+            update = activity.to(update.dtype) * update
         return torch.where(alive.unsqueeze(-1), h + update, h.new_zeros(()))
 
-    def _out(self, gate: Tensor, h: Tensor, alive: Tensor) -> Tensor:
+    def _out(self, gate: Tensor, h: Tensor, alive: Tensor, activity: Tensor | None) -> Tensor:
         """What metabolites get from their living reactions."""
         if not self.heads:
-            return gated_spmm(self.to_metabolites, gate, h, keep_in=alive)
-        source = self._split(self.send_out(h))
+            sent = h if activity is None else activity.to(accumulator(h.dtype)) * h
+            return gated_spmm(self.to_metabolites, gate, sent, keep_in=alive)
+        source, attention = self._split(self.send_out(h)), cast(Tensor, self.attention_out)
         target = self.query.to(source.dtype).unsqueeze(1).expand(-1, h.shape[1], -1, -1)
-        return gated_attend(self.to_metabolites, gate, source, target, self.attention_out, keep_in=alive).flatten(2)
+        if activity is None:
+            return gated_attend(self.to_metabolites, gate, source, target, attention, keep_in=alive).flatten(2)
+        source, target, attention = dosed_logits(source, target, attention, activity.unsqueeze(-1))
+        with torch.autocast(h.device.type, enabled=False):
+            y = gated_attend(self.to_metabolites, gate, source, target, attention, keep_in=alive)
+        return y[..., :-2].flatten(2)
 
     def _in(self, gate: Tensor, u: Tensor, h: Tensor, alive: Tensor) -> Tensor:
         """What living reactions get from their metabolites."""

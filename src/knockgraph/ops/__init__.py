@@ -3,11 +3,12 @@
 from knockgraph.ops.attention import attend
 from knockgraph.ops.backends.choice import BACKENDS, fused
 from knockgraph.ops.distinct_rows import DistinctRows, touched_rows
+from knockgraph.ops.dosed import dosed_logits
 from knockgraph.ops.gated import GatedOperator, gated_dot, gated_spmm
 from knockgraph.ops.gated_attention import gated_attend
 from knockgraph.ops.operator import CsrTable, SparseOperator
 from knockgraph.ops.pairwise import mix_pairs, pair_tables
-from knockgraph.ops.precision import at_least_float32, autocast_input
+from knockgraph.ops.precision import accumulator, at_least_float32, autocast_input
 from knockgraph.ops.relation_mlp import relation_mlp
 from knockgraph.ops.row_norm import row_norm
 from knockgraph.ops.shared_input import spmm_shared, spmm_shared_rows
@@ -20,9 +21,11 @@ __all__ = [
     "GatedOperator",
     "Reduce",
     "SparseOperator",
+    "accumulator",
     "at_least_float32",
     "attend",
     "autocast_input",
+    "dosed_logits",
     "fused",
     "gated_attend",
     "gated_dot",

@@ -26,6 +26,7 @@ def spmm(
     scale_out: Tensor | None = None,
     reduce: Reduce = "sum",
     degree: Tensor | None = None,
+    weighted: bool = True,
     backend: str = "auto",
 ) -> Tensor:
     r"""``y = scale_out ⊙ A(scale_in ⊙ x)``, one pass for all samples, differentiable in ``x``.
@@ -59,6 +60,7 @@ def spmm(
         reduce: ``sum``, ``mean``, ``max`` or ``min``.
         degree: For ``mean``, what :func:`masked_degree` gave for these scales, so that it is computed once per batch
             and used by all layers.
+        weighted: False leaves the edge weights out of a sum.
         backend: ``auto``, ``cpu``, ``cusparse``, ``triton`` or ``torch``.
 
     Example:
@@ -86,10 +88,13 @@ def spmm(
         flat_out = (factor if scale_out is None else factor * scale_out).flatten(0, -2)
     elif reduce != "sum":
         raise StrategyError(f"Unknown reduction {reduce!r}; choose sum, mean, max or min.")
-    split = operator.split_for(x) if backend == "triton" and x.is_cuda and x.numel() else None
+    split = operator.split_for(x) if backend == "triton" and x.is_cuda and x.numel() and weighted else None
     if split is not None:
         return relation_axis(operator, split_sum(split, x, scale_in, flat_out, backend))
-    y = masked_sum(operator.by_destination, transposed_table(operator, backend), x, scale_in, flat_out, backend)
+    table, transposed = operator.by_destination, transposed_table(operator, backend)
+    if not weighted:
+        table, transposed = table._replace(weight=None), transposed._replace(weight=None)
+    y = masked_sum(table, transposed, x, scale_in, flat_out, backend)
     return relation_axis(operator, y)
 
 

@@ -1,1 +1,1 @@
-"""Explaining the time: phase timers that add up to the wall clock, the three runs, comparisons and traces."""
+"""Where the time goes: phase timers that add up to the wall-clock time, the three runs, comparisons and traces."""

@@ -1,4 +1,4 @@
-"""Two settings compared: unequal conditions first, then the ratio as more steps × slower steps × unexplained."""
+"""Comparison of two settings: first unequal conditions, then the ratio as more steps × slower steps × unexplained."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def decomposed(a: dict[str, Any], b: dict[str, Any]) -> dict[str, float | None]:
 
 
 def phase_differences(a: dict[str, Any], b: dict[str, Any]) -> dict[str, float]:
-    """Phase → seconds per step that ``b`` takes more than ``a``, the largest first; they add up to the whole."""
+    """Phase → additional seconds per step of ``b`` over ``a``, largest first; they add up to the total difference."""
     left, right = (per_step(x["runs"]["full"]) for x in (a, b))
     found = {name: right.get(name, 0.0) - left.get(name, 0.0) for name in dict.fromkeys([*left, *right])}
     return dict(sorted(found.items(), key=lambda item: -abs(item[1])))
@@ -61,9 +61,9 @@ def per_step(run: dict[str, Any]) -> dict[str, float]:
 
 
 def halfway(a: Config, b: Config) -> Config | None:
-    """``b`` with the strategy of ``a``: tells apart what the model and what the strategy costs.
+    """``b`` with the strategy of ``a``, which separates the cost of the model from that of the strategy.
 
-    ``None`` if only one of the two differs, so that there is nothing to tell apart.
+    ``None`` if only one of the two differs.
     """
     if a.strategy == b.strategy or a.model == b.model:
         return None
@@ -98,10 +98,10 @@ def compared(a: dict[str, Any], b: dict[str, Any], middle: dict[str, Any] | None
 
 
 def localised(runs: dict[str, Any]) -> dict[str, float] | None:
-    """Full = empty + what the model adds + what neither explains, in seconds per step; ``None`` without all three.
+    """Full = empty + model + unexplained, in seconds per step; ``None`` without all three runs.
 
     The empty run already does masks, clipping and the optimizer; the model adds its forward, loss and backward pass.
-    If the full run was made again after the others, the mean of the two counts, which cancels a steady drift.
+    If the full run was repeated after the others, the mean of the two is used, which cancels a steady drift.
     """
     if not {"full", "empty", "model-only"} <= set(runs):
         return None
@@ -115,13 +115,13 @@ def localised(runs: dict[str, Any]) -> dict[str, float] | None:
 
 
 def uncertain(runs: dict[str, Any]) -> bool:
-    """Whether so much is unexplained that the machine may have changed its pace meanwhile."""
+    """Whether so much is unexplained that the speed of the machine may have changed."""
     parts = localised(runs)
     return parts is not None and abs(parts["unexplained"]) > 0.05 * parts["full"]
 
 
 def times(run: dict[str, Any]) -> dict[str, float]:
-    """The phases of a run on the clock that explains it: the device's where there is one, else the host's."""
+    """The phases of a run on the device clock where there is one, else on the host clock."""
     if "device_phases" not in run:
         return dict(run["phases"])
     scale = run["steps"] / run["device_steps"]

@@ -7,7 +7,7 @@ from typing import Any
 from knockgraph import phases
 from knockgraph.profile.compare import localised, per_step
 
-_WORTH = 0.1  # a phase that takes a smaller share is not worth advice
+_WORTH = 0.1  # a phase with a smaller fraction is not worth advice
 _EXACT_AND_FAST = "node-mask"
 
 
@@ -38,7 +38,7 @@ def summary(result: dict[str, Any]) -> str:
             drift = again["seconds_per_step"] / seconds - 1
             sentences.append(
                 f"The full run, made again at the end, took {milliseconds(again['seconds_per_step'])} a step "
-                f"({drift:+.0%}): so much does the pace of this machine change by itself."
+                f"({drift:+.0%}): this is how much the speed of this machine varies."
             )
     e = result["epoch"]
     measured = "" if e["measured_seconds"] is None else f", measured {duration(e['measured_seconds'])}"
@@ -52,16 +52,16 @@ def summary(result: dict[str, Any]) -> str:
         modules = result["runs"].get("model-only", {}).get("modules") or []
         most = f", most of it in {modules[0]['module']} ({modules[0]['kind']})" if modules else ""
         told = [f"nothing around the model; {model:.0%} is its forward and backward pass{most}"]
-    sentences.append(f"What to change: {'; '.join(told)}." if told else "Nothing stands out that could be changed.")
+    sentences.append(f"What to change: {'; '.join(told)}." if told else "There is no obvious change to make.")
     return " ".join(sentences)
 
 
 def advice(result: dict[str, Any], strategy_factor: float | None = None) -> list[str]:
-    """What to change, the most rewarding first; each with the share that it is about.
+    """What to change, most effective first; each with the fraction of the time that it concerns.
 
     Args:
         result: A profile.
-        strategy_factor: How many times slower its strategy was measured to be than another, if it was.
+        strategy_factor: How many times slower its strategy is than the other, if measured.
     """
     run, c = result["runs"]["full"], {**result["conditions"], "strategy factor": strategy_factor}
     spent = per_step(run)
@@ -95,7 +95,9 @@ def _waiting(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -
             f"or more workers than {c['workers']} (loader.num_workers)"
         )
     elif c["workers"]:
-        text = f"{share:.0%} waits for data: loader.num_workers=0, the flat loader is faster in the process itself"
+        text = (
+            f"{share:.0%} waits for data: use loader.num_workers=0, because the flat loader is faster without workers"
+        )
     else:
         text = f"{share:.0%} waits for data: keep the screen on the device (loader.resident=true), or use workers"
     return [(share, text)]
@@ -105,13 +107,13 @@ def _transfer(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) 
     share = shares.get(phases.TRANSFER, 0.0)
     if c["placement"] != "device":
         return [(share, f"{share:.0%} moves masks to the device: use strategy={_EXACT_AND_FAST}, which moves indices")]
-    return [(share, f"{share:.0%} moves batches to the device: loader.resident=true, or loader.pin_memory=true")]
+    return [(share, f"{share:.0%} moves batches to the device: use loader.resident=true, or loader.pin_memory=true")]
 
 
 def _masks(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
     share = shares.get(phases.MASKS, 0.0)
     if c["strategy"] == _EXACT_AND_FAST:
-        return [(share, f"{share:.0%} makes keep-vectors: a larger batch shares the fixed cost")]
+        return [(share, f"{share:.0%} makes keep-vectors: use a larger batch, which spreads the fixed cost")]
     return [(share, f"{share:.0%} perturbs graphs with {c['strategy']}: use strategy={_EXACT_AND_FAST}")]
 
 
@@ -130,22 +132,22 @@ def _model(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> 
     told = []
     gpu = c["device"] != "cpu"
     if gpu and run.get("device_behind_share", 1.0) < 0.5:
-        text = "the device waits for the host to launch its work: a larger loader.batch_size"
+        text = "the device waits for the host to launch its work: use a larger loader.batch_size"
         told.append((share, text + ("" if c["compiled"] else ", or trainer.compile=true")))
     if gpu and c["precision"] == "32-true":
-        told.append((share, f"{share:.0%} is the model in float32: trainer.precision=bf16-mixed"))
+        told.append((share, f"{share:.0%} is the model in float32: use trainer.precision=bf16-mixed"))
     return told
 
 
 def _exchange(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
     share = shares.get(phases.SYNC, 0.0)
-    text = f"{share:.0%} waits for the other ranks' gradients: a larger batch per process, or trainer.accumulate"
+    text = f"{share:.0%} waits for the other ranks' gradients: use a larger batch per process, or trainer.accumulate"
     return [(share, text)]
 
 
 def _optimizer(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
     share = shares.get(phases.OPTIMIZER, 0.0) + shares.get(phases.CLIPPING, 0.0)
-    text = f"{share:.0%} is the optimizer on {c['parameters']:,} parameters: larger batches mean fewer of its steps"
+    text = f"{share:.0%} is the optimizer on {c['parameters']:,} parameters: use larger batches, which need fewer steps"
     return [(share, text)]
 
 
@@ -153,13 +155,18 @@ def _logging(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -
     share = shares.get(phases.LOGGING, 0.0)
     parts = run["parts"].get(phases.LOGGING, {})
     most = next(iter(parts), "itself")
-    text = f"{share:.0%} is logging and callbacks, most of it {most}: a larger trainer.log_every_n_steps than "
+    text = f"{share:.0%} is logging and callbacks, most of it {most}: use a larger trainer.log_every_n_steps than "
     return [(share, f"{text}{c['log every n steps']}, or fewer callbacks")]
 
 
 def _remainder(shares: dict[str, float], run: dict[str, Any], c: dict[str, Any]) -> Rule:
     share = shares.get(phases.REMAINDER, 0.0)
-    return [(share, f"{share:.0%} is Lightning's own work per step: a larger loader.batch_size shares it out")]
+    return [
+        (
+            share,
+            f"{share:.0%} is Lightning's own work per step: use a larger loader.batch_size, which needs fewer steps",
+        )
+    ]
 
 
 def comparison(result: dict[str, Any]) -> str:
@@ -170,14 +177,14 @@ def comparison(result: dict[str, Any]) -> str:
     sentences = [f"Unequal conditions: {'; '.join(names)}." if names else "All conditions are equal."]
     factors = f"{d['more_steps']:.3g}× the steps × {d['slower_steps']:.3g}× the time per step"
     if d["unexplained"] is None:
-        factors += "; predicted, because an epoch is too long to be run here"
+        factors += "; predicted, because an epoch is too long to run here"
     else:
         factors += f" × {d['unexplained']:.3g} unexplained"
     sentences.append(f"An epoch of {right} takes {d['ratio']:.3g}× as long as one of {left}: {factors}.")
     spread = max(_spread(x["runs"]["full"]) for x in (a, b))
     if spread > 0.1:
         sentences.append(
-            f"The pace of this machine changed by {spread:.0%} between the rounds, of which the fastest count: measure "
+            f"The speed of this machine changed by {spread:.0%} between the rounds (the fastest count): measure "
             "again where nothing else runs."
         )
     change = result["phase_differences"]
@@ -214,7 +221,7 @@ def _spread(run: dict[str, Any]) -> float:
 
 
 def shown(value: Any) -> str:
-    """A condition in few words."""
+    """A condition as short text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -238,7 +245,7 @@ def milliseconds(seconds: float, sign: bool = False) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them.
+    """Seconds in a readable unit.
 
     >>> duration(2.5), duration(400), duration(90_000)
     ('2.5 s', '6.67 min', '25 h')

@@ -51,7 +51,7 @@ def key_of(action: str) -> Key:
 
 
 class PhaseProfiler(Profiler):
-    """Charges what Lightning does to the phases of a clock.
+    """Assigns what Lightning does to the phases of a clock.
 
     A step lasts from one request for a batch to the next, or to the end of the epoch, or to the start of a validation.
 
@@ -86,7 +86,7 @@ class PhaseProfiler(Profiler):
         self.profile(action_name).__exit__()
 
     def end_step(self) -> None:
-        """The running step ends, or was none if nothing was trained in it."""
+        """The running step ends; it is discarded if nothing was trained in it."""
         if self.trained or not self.clock.in_step:
             self.clock.end_step()
         else:
@@ -94,7 +94,7 @@ class PhaseProfiler(Profiler):
 
 
 class _Action:
-    """Something that Lightning does. Made once per action, because there are dozens in every step."""
+    """One of Lightning's actions. Created once per action, because there are dozens in every step."""
 
     def __init__(self, profiler: PhaseProfiler, key: Key) -> None:
         self.profiler = profiler
@@ -147,7 +147,7 @@ def _action(profiler: PhaseProfiler, name: str) -> _Action:
 
 
 class _Watch(pl.Callback):
-    """What Lightning does not report, and the clock that :func:`phases.phase` charges, for the time of one training."""
+    """Times what Lightning does not report, and sets the clock of :func:`phases.phase`, during one training."""
 
     def __init__(self, clock: PhaseClock) -> None:
         self.clock = clock
@@ -177,9 +177,9 @@ class _Watch(pl.Callback):
         self._undo.close()
 
     def _charge(self, owner: Any, method: str, key: Key) -> None:
-        """Charge an object's method to a phase until the end of the training."""
+        """Assign an object's method to a phase until the end of the training."""
         original: Callable[..., Any] | None = getattr(owner, method, None)
-        if original is None:  # another version of Lightning: its time is in the remainder then
+        if original is None:  # another version of Lightning: its time is then in the remainder
             return
         clock = self.clock
 
@@ -195,7 +195,7 @@ class _Watch(pl.Callback):
 
 
 def _exchange(clock: PhaseClock, bucket: Any) -> Any:
-    """DDP's own mean over ranks. When the last bucket is on its way, the backward pass only waits."""
+    """DDP's own mean over ranks. Once the last bucket has been sent, the backward pass only waits."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     future = allreduce_hook(None, bucket)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Measured steps of a run: its phases, a stored batch, an epoch, a trace, and what the timers themselves cost.
+"""Measuring steps of a run: its phases, a stored batch, an epoch, a trace, and the overhead of the timers.
 
-All go through the trainer, the task and the loader of ``knockgraph train``, without checkpoints and validation.
+All use the trainer, the task and the loader of ``knockgraph train``, without checkpoints and validation.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from knockgraph.profile.lightning import PhaseProfiler
 from knockgraph.profile.modules import module_times
 from knockgraph.profile.window import Stopwatch, TraceRecorder, Window, steps_per_epoch
 from knockgraph.screen import PerturbationBatch
+from knockgraph.strategies import placement
 from knockgraph.train import memory
 from knockgraph.train.checkpoints import Checkpoints
 from knockgraph.train.data import TrainingData
@@ -43,7 +44,7 @@ class Workbench:
     Args:
         config: The run. Checkpoints, validation, early stopping and the progress bar are left out.
         directory: For loggers and stored strategies; a temporary one by default.
-        say: Told what is being done.
+        say: Called with what is being done.
     """
 
     def __init__(self, config: Config, directory: Path | None = None, say: Say = lambda text: None) -> None:
@@ -54,7 +55,7 @@ class Workbench:
         self.directory = directory or Path(self._folder.name)
         self.config = copy.deepcopy(config)
         t = self.config.trainer
-        if t.devices * t.num_nodes > 1 and config.strategy.name.startswith("stored-") and directory is None:
+        if t.devices * t.num_nodes > 1 and placement(config.strategy.name) == "stored" and directory is None:
             raise KnockgraphError(f"{t.devices * t.num_nodes} processes need run_dir=DIRECTORY to share what is stored")
         t.progress_bar, t.early_stopping, t.profile = False, None, "off"
         if self.config.scheduler.name == "plateau":
@@ -101,12 +102,12 @@ class Workbench:
         batch: PerturbationBatch | None = None,
         whole_epoch: bool = False,
     ) -> None:
-        """Train for so many steps, or for one epoch, with these callbacks, timed by the clock."""
+        """Train for a number of steps, or for one epoch, with these callbacks, timed by the clock."""
         config = copy.deepcopy(task.config)
         t = config.trainer
         t.max_epochs, t.max_steps = (1, -1) if whole_epoch else (-1, steps)
         task.config = config
-        # After a run Lightning moves the parameters to the host: a CUDA graph of an earlier run points to nothing.
+        # After a run Lightning moves the parameters to the host, which invalidates the CUDA graph of an earlier run.
         vars(task)["_recorded"] = None
         self.data.collate = task.strategy.collate
         trainer: Any = make_trainer(config, self.directory, self.directory / "checkpoints")
@@ -162,7 +163,7 @@ class Workbench:
         batch = task.strategy.collate(batch) if self.data.collate is None else batch
         result = self.measure(None, steps, warmup, batch)
         if task.config.trainer.compile:
-            result["modules_note"] = "a compiled model is one piece: its modules cannot be timed apart"
+            result["modules_note"] = "a compiled model runs as a whole: its modules cannot be timed separately"
         else:
             result["modules"] = self._modules(task, batch)
         return result
@@ -183,10 +184,10 @@ class Workbench:
         return module_times(task.model, step, device)
 
     def epoch(self, limit: float, seconds_per_step: float) -> dict[str, Any]:
-        """Steps per epoch, the time they should take, and the time an epoch takes without any timer.
+        """Steps per epoch, their expected time, and the measured time of an epoch without any timer.
 
         Args:
-            limit: Seconds; an epoch that should take longer is not run.
+            limit: Seconds; an epoch that is expected to take longer is not run.
             seconds_per_step: As measured.
         """
         count = steps_per_epoch(self.config, self.samples)
@@ -219,12 +220,13 @@ class Workbench:
             self.fit(self.task(), warmup + steps, [stopwatch], clock)
             for found, ends in ((walls, stopwatch.ends), (worked, stopwatch.worked)):
                 between = [b - a for a, b in pairwise(ends[warmup - 1 : warmup + steps])]
-                # The host runs ahead of a device and waits for it at the window's ends: single steps say nothing there.
+                # The host runs ahead of the device and waits for it at the ends of the window: single steps are not
+                # meaningful.
                 on_host = self.config.trainer.accelerator == "cpu" or not torch.cuda.is_available()
                 found[name].append((statistics.median if on_host else statistics.mean)(between) / 1e9)
         result: dict[str, Any] = {"rounds": walls, "rounds_of_cpu_time": worked}
         for suffix, found in (("", walls), ("_of_cpu_time", worked)):
-            # The least disturbed run of each kind: what else the machine does only ever adds.
+            # The fastest run of each kind: other work on the machine can only add time.
             off, on = (min(found[name]) for name in ("off", "on"))
             result[f"seconds_per_step_off{suffix}"], result[f"seconds_per_step_on{suffix}"] = off, on
             result[f"overhead{suffix}"] = on / off - 1
@@ -268,8 +270,9 @@ def check_window(steps: int, warmup: int) -> None:
 def _summary(clock: PhaseClock, stopwatch: Stopwatch, steps: int, warmup: int) -> dict[str, Any]:
     """What a rank measured.
 
-    The wall clock is read where the first measured step begins and where the last one ends. The stopwatch knows nothing
-    of phases: it is another look at as many steps, from the end of one to the end of another.
+    The wall clock is read where the first measured step begins and where the last one ends. The stopwatch is
+    independent
+    of the phases: it times the same number of steps, from the end of one to the end of another.
     """
     walls = [step.wall / 1e9 for step in clock.steps]
     last = clock.steps[-1]
@@ -325,7 +328,7 @@ class _Ranks(pl.Callback):
 
 
 class _StopAfter(pl.Callback):
-    """Ends the training after so many batches, however many make an optimizer step."""
+    """Ends the training after a number of batches, however many make an optimizer step."""
 
     def __init__(self, batches: int) -> None:
         self.left = batches
@@ -339,7 +342,7 @@ class _StopAfter(pl.Callback):
 
 
 class _Epoch(pl.Callback):
-    """The wall clock of an epoch, from its start to its end."""
+    """The wall-clock time of an epoch."""
 
     seconds = float("nan")
     steps = 0
@@ -357,7 +360,7 @@ class _Epoch(pl.Callback):
 
 
 class _Stored:
-    """A loader that has one batch and gives it again and again."""
+    """A loader that repeats one batch."""
 
     def __init__(self, batch: PerturbationBatch, steps: int) -> None:
         self.batch, self.steps = batch, steps
@@ -371,7 +374,7 @@ class _Stored:
 
 
 class _OnDevice(pl.Callback):
-    """Puts the stored batch where the model is, once."""
+    """Moves the stored batch to the model's device, once."""
 
     def __init__(self, stored: _Stored) -> None:
         self.stored = stored

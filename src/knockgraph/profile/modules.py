@@ -22,7 +22,7 @@ def module_times(
     """Self times of all modules that were called, the slowest first; a module's self time leaves its children's out.
 
     A module's backward pass begins when the gradient of its output arrives and ends when that of another module's does,
-    or of its own input. What the model does between its modules counts to the model itself, called ``model``.
+    or of its own input. What the model does between its modules counts as the model itself, called ``model``.
 
     Args:
         model: The model; hooks are put on its modules and taken off again.
@@ -79,7 +79,7 @@ def _hooked(model: nn.Module, clock: PhaseClock, calls: Counter[str]) -> Iterato
             calls[name] += 1
             if name == "model":
                 known.clear()
-            # Parameters live on, so a hook on one would, too.
+            # Parameters outlive the step, and so would a hook on one.
             arrives([t for t in _tensors(inputs) if not t.is_leaf], parent)
             clock.push((_FORWARD + name, ""))
 

@@ -1,4 +1,4 @@
-"""The three runs, full, empty and model only, and what they say together."""
+"""The three runs: full, empty and model only, and their combined result."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def profile_run(
     label: str | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Run full, empty and model only, and say what each phase takes.
+    """Run full, empty and model only, and report the time of each phase.
 
     Args:
         config: The run to explain.
         steps: Steps that are measured in each run.
         warmup: Steps before them.
         runs: Of ``full``, ``empty``, ``empty-no-backward`` and ``model-only``; the first must be ``full``.
-        epoch_limit: Seconds; an epoch that should take longer is predicted but not run. 0 runs none.
+        epoch_limit: Seconds; an epoch that is expected to take longer is predicted but not run. 0 runs none.
         label: What to call this setting.
-        say: Told what is being done.
+        say: Called with what is being done.
 
     Returns:
         ``runs`` (each with ``wall_seconds`` and ``phases``), ``epoch``, ``conditions``, ``machine``; JSON-safe.
@@ -68,9 +68,9 @@ def profile_together(
     epoch_limits: Sequence[float],
     say: Say = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """The full runs of several settings, in turns, so that a change of the machine's pace meets all of them.
+    """The full runs of several settings, alternating, so that a change in the speed of the machine affects all of them.
 
-    Of each setting the fastest round counts: what else a machine does only ever adds.
+    The fastest round of each setting counts: other work on the machine can only add time.
 
     Args:
         settings: What to call each, and its config.
@@ -78,7 +78,7 @@ def profile_together(
         warmup: Steps before them.
         rounds: Runs of each setting.
         epoch_limits: For each setting, see :func:`profile_run`.
-        say: Told what is being done.
+        say: Called with what is being done.
     """
     with contextlib.ExitStack() as stack:
         benches = []
@@ -116,7 +116,7 @@ def _result(
 
 
 def describe(bench: Workbench) -> dict[str, Any]:
-    """What a time depends on; JSON-safe."""
+    """The conditions that a time depends on; JSON-safe."""
     c, task, graph = bench.config, bench.task(), bench.data.graph
     device = task.trainer.strategy.root_device
     relations = list(getattr(task.model, "relations", graph.relations))

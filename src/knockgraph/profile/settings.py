@@ -38,7 +38,7 @@ class Setting:
 
 
 def setting(text: str, common: Sequence[str] = ()) -> Setting:
-    """What a word of the command line means.
+    """The setting that an argument of the command line describes.
 
     Args:
         text: Names joined by ``+`` and overrides, a YAML file, a run directory, or a JSON file of an earlier profile.
@@ -70,7 +70,7 @@ def words(text: str) -> list[str]:
     for word in shlex.split(text):
         found += [word] if "=" in word else [_named(name, text) for name in word.split("+")]
     if "model=dango" in found and not any(word.startswith("loss=") for word in found):
-        found.insert(found.index("model=dango") + 1, "loss=dango")  # its reconstruction is part of its cost
+        found.insert(found.index("model=dango") + 1, "loss=dango")  # its reconstruction loss is part of its cost
     return found
 
 
@@ -107,5 +107,5 @@ def read_profile(path: Path) -> dict[str, Any]:
             f"{path} is not a profile of one setting; write one with knockgraph profile --json {path}"
         )
     if missing := [key for key in _NEEDED if not isinstance(found.get(key), dict)]:
-        raise FileFormatError(f"{path} is not a whole profile, it has no {missing[0]!r}; write the profile again")
+        raise FileFormatError(f"{path} is not a complete profile, it has no {missing[0]!r}; write the profile again")
     return dict(found)

@@ -1,4 +1,4 @@
-"""Watching a training run: ``trainer.profile=phases`` or ``trace``."""
+"""Profiling a training run: ``trainer.profile=phases`` or ``trace``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def watch(config: Config, trainer: pl.Trainer, samples: int, directory: Path) ->
     """Add the timers, or a trace, to a trainer before it fits.
 
     Args:
-        config: The run; ``trainer.profile`` says what is wanted.
+        config: The run; ``trainer.profile`` selects timers or a trace.
         trainer: Its trainer.
         samples: Its training samples.
         directory: The run directory: ``profile.json`` and ``traces/`` go there.
@@ -53,7 +53,7 @@ class _Write(pl.Callback):
         self.clock, self.stopwatch, self.recorder, self.directory = clock, stopwatch, recorder, directory
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Only the first rank writes; every rank's trace is a file of its own."""
+        """Only the first rank writes; every rank has its own trace file."""
         from knockgraph.files import write_json
 
         self.clock.read_device()
@@ -75,7 +75,7 @@ class _Write(pl.Callback):
 
 
 def _overhead(window: Window, stopwatch: Stopwatch) -> dict[str, Any]:
-    """Recorded steps against as many waiting steps of the same run."""
+    """Recorded steps compared with as many waiting steps of the same run."""
     first = window.wait + window.warmup
     recorded = stopwatch.seconds(first, window.steps - 2) / max(window.active - 1, 1) if window.active > 1 else None
     before = min(window.active, window.wait - 1)

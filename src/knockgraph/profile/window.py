@@ -22,7 +22,7 @@ class Window:
 
     Attributes:
         wait: Steps before anything happens.
-        warmup: Steps in which the profiler runs but its records are thrown away.
+        warmup: Steps in which the profiler runs but its records are discarded.
         active: Steps that are recorded.
     """
 
@@ -85,10 +85,10 @@ def _batches(config: Config, per_epoch: int) -> int:
 
 
 class Stopwatch(pl.Callback):
-    """When each training step ended, by the wall clock alone.
+    """When each training step ended, by the wall clock.
 
     Args:
-        edges: Steps at whose end it waits for the device, so that a window between them holds all its work.
+        edges: Steps at whose end it waits for the device, so that a window between them contains all its work.
 
     Attributes:
         ends: Nanoseconds, one per step.
@@ -120,7 +120,7 @@ class TraceRecorder(pl.Callback):
     Args:
         window: Which steps.
         directory: Where the traces go.
-        name: What their names begin with.
+        name: Prefix of their names.
 
     Attributes:
         path: This rank's trace, once it is written.
@@ -135,7 +135,7 @@ class TraceRecorder(pl.Callback):
         self._profiler: profile | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begin to wait."""
+        """Start the profiler's schedule."""
         self._rank = trainer.global_rank
         activities = [ProfilerActivity.CPU]
         if pl_module.device.type == "cuda":
@@ -154,18 +154,18 @@ class TraceRecorder(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """One more step."""
+        """Advance the profiler by one step."""
         if self._profiler is not None:
             self._profiler.step()
             if self.path is not None:
                 self._stop()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Whatever was recorded is complete, or there is none."""
+        """Stop the profiler."""
         self._stop()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """The same."""
+        """Stop the profiler after an error, too."""
         self._stop()
 
     def _stop(self) -> None:

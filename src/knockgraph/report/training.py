@@ -8,12 +8,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from knockgraph.evaluate import verdict
+from knockgraph.evaluate import by_phenotype, verdict
 from knockgraph.files import atomic_write
 from knockgraph.html.page import figure, numbers, page, table
 from knockgraph.html.plots import lines, scatter
 from knockgraph.train.metrics_file import curves
 from knockgraph.train.schema import Config
+from knockgraph.train.task import MOST_NAMED
+from knockgraph.words import listed
+
+_MOST_SCATTERS = 4
 
 
 def write_report(directory: Path, config: Config, result: dict[str, Any]) -> None:
@@ -27,7 +31,7 @@ def html(directory: Path, config: Config, result: dict[str, Any]) -> str:
     logged = curves(directory / "metrics.csv")
     score = _score(config)
     loss = {k: v for k, v in logged.items() if k in ("train/loss", "val/mse", "val/bce")}
-    learned = {k: v for k, v in logged.items() if k in (f"val/{score}",)}
+    learned = {k: v for k, v in logged.items() if k == f"val/{score}" or k.startswith(f"val/{score}/")}
     drawn = _warnings(result) + (
         figure(lines(loss, "step", "loss"), "Training and validation loss over steps")
         + figure(lines(learned, "step", score), f"Validation {score} over steps")
@@ -71,11 +75,15 @@ def evaluation_html(name: str, config: Config, result: dict[str, Any]) -> str:
 def _lead(config: Config, result: dict[str, Any]) -> str:
     """What was trained, and who won."""
     said = verdict(config.model.name, result, config.task == "classification")
-    return f"{config.model.name} with {config.strategy.name} on {config.data.phenotype}: {said}"
+    return f"{config.model.name} with {config.strategy.name} on {listed(_phenotypes(config, result))}: {said}"
+
+
+def _phenotypes(config: Config, result: dict[str, Any]) -> list[str]:
+    return list(result.get("phenotypes", config.data.phenotypes))  # earlier versions had one, in the config
 
 
 def _result(config: Config, result: dict[str, Any]) -> list[tuple[str, str]]:
-    """The table against baselines and, of a regression, the points."""
+    """The table against baselines, the phenotypes where there are several and, of a regression, the points."""
     metrics: dict[str, dict[str, float]] = result["metrics"]
     keys = [key for key in metrics[config.model.name] if key != "seconds"]
     compared = table(["model", *keys], [[n, *(_cell(m[k]) for k in keys)] for n, m in metrics.items()])
@@ -83,13 +91,46 @@ def _result(config: Config, result: dict[str, Any]) -> list[tuple[str, str]]:
         compared += f"<p>Replicates and stated errors allow a Pearson of at most about {result['ceiling']:.3f}.</p>"
     if result.get("approximation"):
         compared += f"<p>{escape(result['approximation'].capitalize())}.</p>"
+    names = _phenotypes(config, result)
+    if len(names) > 1:
+        compared = f"<p>Means over {len(names):,} phenotypes, errors in label units.</p>" + compared
     sections = [("Against baselines", compared)]
+    if len(names) > 1:
+        sections.append(("Phenotypes", _by_phenotype(result, _score(config))))
     if config.task != "classification":
-        picture = scatter(result["measured"], result["predicted"], "measured", "predicted")
-        behind = {key: result[key] for key in ("measured", "predicted")}
-        drawn = figure(picture, "Predicted against measured, one point per experiment") + numbers("the numbers", behind)
-        sections.append(("Predicted against measured", drawn))
+        sections.append(("Predicted against measured", _scatter(names, result)))
     return sections
+
+
+def _by_phenotype(result: dict[str, Any], score: str) -> str:
+    """The score of each phenotype; of many how they are spread, from the lowest to the highest."""
+    shown, each = table(*by_phenotype(result, score)), result["by_phenotype"]
+    if len(result["phenotypes"]) <= MOST_NAMED:
+        behind = {key: result[key] for key in ("phenotypes", "labels", "ceilings", "by_phenotype")}
+        return shown + numbers("the numbers of each phenotype", behind)
+    ranked = {line: sorted(v for v in found[score] if not math.isnan(v)) for line, found in each.items()}
+    curves = {line: [(k + 1, v) for k, v in enumerate(values)] for line, values in ranked.items() if values}
+    if curves:
+        about = f"The {score} of every phenotype, from the lowest to the highest"
+        shown += figure(lines(curves, "phenotypes", score), about)
+    return shown + "<p class=dim>The figures of each phenotype are in result.json (evaluate: --json).</p>"
+
+
+def _scatter(names: list[str], result: dict[str, Any]) -> str:
+    """One picture for each of the first phenotypes."""
+    measured, predicted = result["measured"], result["predicted"]
+    if len(names) == 1:
+        picture = scatter(measured, predicted, "measured", "predicted")
+        behind = {"measured": measured, "predicted": predicted}
+        return figure(picture, "Predicted against measured, one point per experiment") + numbers("the numbers", behind)
+    drawn = ""
+    behind = {name: {"measured": measured[name], "predicted": predicted[name]} for name in names[:_MOST_SCATTERS]}
+    for name, points in behind.items():
+        picture = scatter(points["measured"], points["predicted"], f"measured {name}", f"predicted {name}")
+        drawn += figure(picture, f"Predicted against measured {name}, one point per experiment")
+    if len(names) > _MOST_SCATTERS:
+        drawn += f"<p class=dim>The first {_MOST_SCATTERS} of {len(names):,} phenotypes are drawn.</p>"
+    return drawn + numbers("the numbers", behind)
 
 
 def _config(config: Config) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A batch of perturbations: indices only. This is all that travels to the device."""
+"""A batch of perturbations: indices, and values where a gene is not deleted. This is all that travels to the device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from knockgraph.errors import PerturbationError
+from knockgraph.screen.genotypes import VALUES
 
 
 @dataclass(frozen=True, eq=False)
 class PerturbationBatch:
-    r"""Which genes each sample of a batch deletes, as flat sample-local gene indices.
+    r"""Which genes each sample of a batch perturbs, as flat sample-local gene indices, and how much.
 
-    Sample :math:`b` deletes ``perturbation_indices[ptr[b]:ptr[b + 1]]``. The indices are rows of the cell graph in
-    every sample, never offset by batching. Build one with :meth:`from_lists`, :meth:`from_tensors`,
+    Sample :math:`b` perturbs ``perturbation_indices[ptr[b]:ptr[b + 1]]``. The indices are rows of the cell graph in
+    every sample, never offset by batching. Each perturbed gene has a value, its dose: 0 deleted (the default), 0.3
+    turned down, 1 untouched, 2 turned up. Build one with :meth:`from_lists`, :meth:`from_tensors`,
     :meth:`from_hetero_batch` or a loader: all of them check pointer and range on the host, so that nothing needs
     checking, and nothing synchronises, in the training step.
 
@@ -34,12 +36,16 @@ class PerturbationBatch:
         wild_type: Whether the last column is the wild type added by :meth:`with_wild_type`; the per-sample fields
             above do not have a row for it.
         gene_list_hash: The gene list that the indices refer to, if known.
-        payload: What a worker-side strategy attached in the loader's workers.
+        payload: What a strategy attached in the loader's workers, a named tuple of its own.
         phenotype_types: The columns of ``phenotype_values``, if known.
+        given_values: What :attr:`perturbation_values` returns; ``None`` stands for zeros.
+        other_values: Whether a value may be neither 0 nor 1; known on the host, see :attr:`graded`.
 
     >>> batch = PerturbationBatch.from_lists([[5, 2], [], [7]], num_genes=8)
     >>> batch.perturbation_indices_ptr.tolist(), batch.perturbation_indices_batch.tolist()
     ([0, 2, 2, 3], [0, 0, 2])
+    >>> PerturbationBatch.from_lists([[5, 2], [7]], num_genes=8, values=[[0.0, 0.3], [2.0]]).perturbation_values
+    tensor([0.0000, 0.3000, 2.0000])
     """
 
     perturbation_indices: Tensor
@@ -54,6 +60,8 @@ class PerturbationBatch:
     gene_list_hash: str | None = None
     payload: Any = None
     phenotype_types: tuple[str, ...] | None = None
+    given_values: Tensor | None = None
+    other_values: bool = False
 
     def __post_init__(self) -> None:
         if self.step_size < 0:
@@ -66,14 +74,28 @@ class PerturbationBatch:
         phenotype_values: Tensor | None = None,
         phenotype_stat_values: Tensor | None = None,
         experiment: Tensor | None = None,
+        values: Iterable[Sequence[float]] | None = None,
     ) -> PerturbationBatch:
-        """From one list of gene indices per sample; an empty list is the wild type, a repeated gene counts once."""
+        """From one list of gene indices per sample; an empty list is the wild type, a repeated gene counts once.
+
+        Args:
+            genotypes: The perturbed genes of each sample.
+            num_genes: Genes of the cell graph.
+            phenotype_values: ``[samples, phenotypes]``.
+            phenotype_stat_values: ``[samples, statistics]``.
+            experiment: ``[samples]``, row numbers in the screen.
+            values: As many lists, one value per gene; all are deleted by default.
+        """
         lists = [[int(g) for g in genotype] for genotype in genotypes]
-        lists = [list(dict.fromkeys(genotype)) for genotype in lists]
+        doses = None
+        if values is None:
+            lists = [list(dict.fromkeys(genotype)) for genotype in lists]
+        else:
+            lists, doses = _valued(lists, [[float(v) for v in row] for row in values])
         count = torch.tensor([0, *map(len, lists)], dtype=torch.long)
         indices = torch.tensor([g for genotype in lists for g in genotype], dtype=torch.long)
         return PerturbationBatch.from_tensors(
-            indices, count.cumsum(0), num_genes, phenotype_values, phenotype_stat_values, experiment
+            indices, count.cumsum(0), num_genes, phenotype_values, phenotype_stat_values, experiment, doses
         )
 
     @staticmethod
@@ -84,8 +106,9 @@ class PerturbationBatch:
         phenotype_values: Tensor | None = None,
         phenotype_stat_values: Tensor | None = None,
         experiment: Tensor | None = None,
+        perturbation_values: Tensor | None = None,
     ) -> PerturbationBatch:
-        """From flat indices and their pointer, checked."""
+        """From flat indices and their pointer, and one value per index where some are not deleted, checked."""
         indices, ptr = perturbation_indices.long(), perturbation_indices_ptr.long()
         _check_pointer(ptr, indices.numel())
         sample = torch.repeat_interleave(torch.arange(len(ptr) - 1, device=ptr.device), ptr.diff())
@@ -99,9 +122,10 @@ class PerturbationBatch:
         ):
             if rows is not None and len(rows) != n:
                 raise PerturbationError(f"{name} has {len(rows)} rows for {n} samples")
-        return PerturbationBatch(
+        batch = PerturbationBatch(
             indices, ptr, sample, num_genes, experiment, _two_d(phenotype_values), _two_d(phenotype_stat_values)
         )
+        return batch if perturbation_values is None else batch.with_values(perturbation_values)
 
     @staticmethod
     def from_hetero_batch(
@@ -138,12 +162,84 @@ class PerturbationBatch:
     def __len__(self) -> int:
         return self.num_columns
 
+    @property
+    def perturbation_values(self) -> Tensor:
+        """float ``[total]``: the value of each perturbed gene; may require a gradient."""
+        if self.given_values is None:
+            zeros = torch.zeros(self.perturbation_indices.shape, device=self.device)
+            object.__setattr__(self, "given_values", zeros)  # kept: its gradient may be asked for
+        assert self.given_values is not None
+        return self.given_values
+
+    @property
+    def graded(self) -> bool:
+        """Whether a value may be neither 0 nor 1, or has a gradient; known on the host."""
+        return self.other_values or (self.given_values is not None and self.given_values.requires_grad)
+
+    def with_values(self, values: Tensor) -> PerturbationBatch:
+        """The same genes with other values.
+
+        Args:
+            values: float ``[total]``, finite, at least 0.
+        """
+        if values.shape != self.perturbation_indices.shape or not values.is_floating_point():
+            raise PerturbationError(
+                f"perturbation_values is {values.dtype} of shape {list(values.shape)}, but there are "
+                f"{len(self.perturbation_indices)} perturbed genes; give each a floating-point value"
+            )
+        plain = values.detach()
+        bad = (~plain.isfinite() | (plain < 0)).nonzero()
+        if len(bad):
+            at = int(bad[0])
+            raise PerturbationError(
+                f"sample {int(self.perturbation_indices_batch[at])} gives gene {int(self.perturbation_indices[at])} "
+                f"the value {float(plain[at]):g}, {VALUES}"
+            )
+        if not values.requires_grad and not bool(plain.any()):
+            return replace(self, given_values=None, other_values=False, payload=None)
+        graded = bool(((plain != 0) & (plain != 1)).any())
+        return replace(self, given_values=values, other_values=graded, payload=None)
+
+    def deletions(self) -> PerturbationBatch:
+        """The same batch with nothing but the genes whose value is 0."""
+        if self.given_values is None:
+            return self
+        deleted = self.given_values.detach() == 0
+        sample = self.perturbation_indices_batch[deleted]
+        count = torch.bincount(sample, minlength=self.num_columns)
+        return replace(
+            self,
+            perturbation_indices=self.perturbation_indices[deleted],
+            perturbation_indices_ptr=torch.nn.functional.pad(count.cumsum(0), (1, 0)),
+            perturbation_indices_batch=sample,
+            given_values=None,
+            other_values=False,
+        )
+
+    def effects(self) -> tuple[PerturbationBatch, Tensor | None]:
+        """For models that look at the perturbed genes alone: which they are, and ``1 - value`` of each.
+
+        That is 1 for a deletion, 0 for an untouched gene, below 0 for one that is turned up. Where the values are 0 and
+        1 only, these are the deletions and ``None``.
+        """
+        return (self, 1 - self.perturbation_values) if self.graded else (self.deletions(), None)
+
     def keep(self, dtype: torch.dtype = torch.bool) -> Tensor:
         """Keep-vectors ``[num_genes, batch]``: 0 where the sample deletes the gene, else 1."""
         keep = torch.ones(self.num_genes, self.num_columns, dtype=dtype, device=self.perturbation_indices.device)
         # index_put with a tensor value stays on the device; assigning a Python scalar would too, but only by luck.
-        zero = torch.zeros((), dtype=dtype, device=keep.device)
-        return keep.index_put_((self.perturbation_indices, self.perturbation_indices_batch), zero)
+        value = torch.zeros((), dtype=dtype, device=keep.device)
+        if self.given_values is not None:
+            value = (self.given_values.detach() != 0).to(dtype)
+        return keep.index_put_((self.perturbation_indices, self.perturbation_indices_batch), value)
+
+    def dose(self) -> Tensor:
+        """Dose vectors, float ``[num_genes, batch]``: the value of perturbed genes, 1 elsewhere."""
+        values = self.given_values
+        if values is None:
+            return self.keep(torch.float32)
+        ones = torch.ones(self.num_genes, self.num_columns, dtype=values.dtype, device=values.device)
+        return ones.index_put((self.perturbation_indices, self.perturbation_indices_batch), values)
 
     def with_wild_type(self) -> PerturbationBatch:
         """The same batch with the wild type (no deletion) as one more, the last, column."""
@@ -159,7 +255,7 @@ class PerturbationBatch:
         return PerturbationBatch(none, ptr, none, self.num_genes, wild_type=True, gene_list_hash=self.gene_list_hash)
 
     def tolist(self) -> list[list[int]]:
-        """The deleted genes of each column."""
+        """The perturbed genes of each column."""
         ptr = self.perturbation_indices_ptr.tolist()
         flat = self.perturbation_indices.tolist()
         return [flat[a:b] for a, b in itertools.pairwise(ptr)]
@@ -202,8 +298,9 @@ class PerturbationBatch:
 
     def __repr__(self) -> str:
         wild = " + wild type" if self.wild_type else ""
+        what = "deletions" if self.given_values is None else "perturbations"
         return (
-            f"PerturbationBatch({self.num_samples} samples{wild}, {self.perturbation_indices.numel()} deletions, "
+            f"PerturbationBatch({self.num_samples} samples{wild}, {self.perturbation_indices.numel()} {what}, "
             f"{self.num_genes} genes)"
         )
 
@@ -218,6 +315,20 @@ def map_tensors(payload: Any, function: Callable[[Tensor], Tensor]) -> Any:
         mapped = [map_tensors(value, function) for value in payload]
         return type(payload)(*mapped) if hasattr(payload, "_fields") else type(payload)(mapped)  # a named tuple
     return payload
+
+
+def _valued(lists: list[list[int]], values: list[list[float]]) -> tuple[list[list[int]], Tensor]:
+    """Each sample's genes once, and their values."""
+    if list(map(len, values)) != list(map(len, lists)):
+        raise PerturbationError("values must have one number for each gene of each sample, as nested lists")
+    rows: list[dict[int, float]] = [{} for _ in lists]
+    for sample, (row, genes, given) in enumerate(zip(rows, lists, values, strict=True)):
+        for gene, value in zip(genes, given, strict=True):
+            if row.setdefault(gene, value) != value and value == value:
+                raise PerturbationError(
+                    f"sample {sample} gives gene {gene} two values, {row[gene]:g} and {value:g}; give it one"
+                )
+    return [list(row) for row in rows], torch.tensor([value for row in rows for value in row.values()])
 
 
 def _two_d(values: Tensor | None) -> Tensor | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +19,7 @@ from knockgraph.errors import GeneListMismatchError, LabelError, ScreenError, Sp
 from knockgraph.screen import ragged
 from knockgraph.screen.batch import PerturbationBatch
 from knockgraph.screen.ragged import Ints
+from knockgraph.words import listed
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
@@ -31,7 +34,7 @@ class BindReport:
     bound: int  #: kept
     unknown_genes: tuple[str, ...] = ()  #: names that the graph does not have (or that mean two of its genes)
     with_unknown_genes: int = 0  #: experiments dropped for such a name
-    without_label: int = 0  #: further experiments dropped for a missing phenotype
+    without_label: int = 0  #: further experiments dropped because none of the phenotypes was measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +42,17 @@ class BoundScreen:
     """Experiments as flat tensors over the genes of one cell graph.
 
     Attributes:
-        indices: int32 ``[total]`` deleted genes, ascending within each experiment.
+        indices: int32 ``[total]`` perturbed genes, ascending within each experiment.
         ptr: int64 ``[experiments + 1]``.
         experiment: int64 ``[experiments]``, row numbers in the screen.
-        values: float32 ``[experiments, phenotypes]``.
+        values: float32 ``[experiments, phenotypes]``, NaN where a phenotype was not measured; every row has a number.
         stat_values: float32 ``[experiments, statistics]``.
         phenotype_types: Names of the columns of ``values``.
         phenotype_stat_types: Names of the columns of ``stat_values``, ``PHENOTYPE.STATISTIC``.
         num_genes: Genes of the graph.
         gene_list_hash: The graph's gene list; another graph is refused.
         report: What was left out.
+        doses: float32 ``[total]``, the value of each perturbed gene, or ``None`` where all are deleted.
     """
 
     indices: Tensor
@@ -62,6 +66,9 @@ class BoundScreen:
     gene_list_hash: str
     report: BindReport
     host_ptr: Ints = field(repr=False)  # slicing needs offsets on the host even when everything else is on the GPU
+    doses: Tensor | None = None
+    # Per experiment 0: all deleted, 1: all deleted or untouched, 2: other values; on the host, as the offsets.
+    host_kinds: npt.NDArray[np.int8] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.host_ptr) - 1
@@ -74,14 +81,25 @@ class BoundScreen:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors."""
-        return sum(t.nbytes for t in (self.indices, self.ptr, self.experiment, self.values, self.stat_values))
+        tensors = (self.indices, self.ptr, self.experiment, self.values, self.stat_values, self.doses)
+        return sum(t.nbytes for t in tensors if t is not None)
+
+    @property
+    def num_perturbed(self) -> Tensor:
+        """int64 ``[experiments]``, on the host: genes whose value is not 1."""
+        ptr = torch.as_tensor(self.host_ptr)
+        if self.doses is None:
+            return ptr.diff()
+        count = torch.nn.functional.pad((self.doses.cpu() != 1).long().cumsum(0), (1, 0))
+        return count[ptr].diff()
 
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of gene list, genotypes and labels: what a saved loader position remembers."""
         h = hashlib.sha256(self.gene_list_hash.encode())
-        for t in (self.indices, self.ptr, self.experiment, self.values):
-            h.update(t.cpu().contiguous().numpy().data)
+        for t in (self.indices, self.ptr, self.experiment, self.values, self.doses):
+            if t is not None:
+                h.update(t.cpu().contiguous().numpy().data)
         return h.hexdigest()
 
     @cached_property
@@ -94,8 +112,8 @@ class BoundScreen:
 
     def to(self, device: torch.device | str) -> BoundScreen:
         """The same experiments, resident on ``device``."""
-        names = ("indices", "ptr", "experiment", "values", "stat_values")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        names = ("indices", "ptr", "experiment", "values", "stat_values", "doses")
+        return replace(self, **{name: t.to(device) for name in names if (t := getattr(self, name)) is not None})
 
     def check(self, graph: CellGraph) -> None:
         """Refuse a graph with another gene list."""
@@ -146,6 +164,7 @@ class BoundScreen:
         ptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
         entry = torch.arange(total, device=self.device) + _repeat(start - ptr[:-1], count, total)
         sample = _repeat(torch.arange(n, device=self.device) % batch_size, count, total)
+        doses, kinds = self._doses(rows, entry, lengths, cut)
         parts = zip(
             torch.split(self.indices[entry].long(), lengths),
             _cut_pointer(ptr, batch_size),
@@ -153,6 +172,8 @@ class BoundScreen:
             torch.split(self.experiment[at], sizes),
             torch.split(self.values[at], sizes),
             torch.split(self.stat_values[at], sizes),
+            doses,
+            kinds,
             strict=True,
         )
         return [
@@ -168,9 +189,21 @@ class BoundScreen:
                 False,
                 self.gene_list_hash,
                 phenotype_types=self.phenotype_types,
+                given_values=dose if kind else None,
+                other_values=kind == 2,
             )
-            for indices, pointer, sample, experiment, values, stats in parts
+            for indices, pointer, sample, experiment, values, stats, dose, kind in parts
         ]
+
+    def _doses(
+        self, rows: Ints, entry: Tensor, lengths: list[int], cut: Ints
+    ) -> tuple[Sequence[Tensor | None], list[int]]:
+        """The values of each batch's genes, and the largest of ``host_kinds`` in it."""
+        if self.doses is None or self.host_kinds is None:
+            return [None] * len(lengths), [0] * len(lengths)
+        kinds = self.host_kinds[rows]
+        most = [int(kinds[a:b].max(initial=0)) for a, b in itertools.pairwise(cut.tolist())]
+        return torch.split(self.doses[entry], lengths), most
 
 
 def _repeat(values: Tensor, count: Tensor, total: int) -> Tensor:
@@ -178,6 +211,19 @@ def _repeat(values: Tensor, count: Tensor, total: int) -> Tensor:
     if values.device.type == "cpu":
         return torch.from_numpy(np.repeat(values.numpy(), count.numpy()))
     return torch.repeat_interleave(values, count, output_size=total)
+
+
+def _chosen(wanted: Sequence[str], known: Collection[str]) -> list[str]:
+    """The names that were asked for; one that no phenotype has may be a pattern such as ``expression_*``."""
+    chosen: dict[str, None] = {}  # each once, in the order in which they were asked for
+    for name in wanted:
+        found = [name] if name in known else [other for other in known if fnmatchcase(other, name)]
+        if not found:
+            raise ScreenError(f"the screen has no phenotype {name!r}; it has {listed(list(known), most=20)}")
+        chosen.update(dict.fromkeys(found))
+    if not chosen:
+        raise ScreenError(f"no phenotype was chosen; the screen has {listed(list(known), most=20)}")
+    return list(chosen)
 
 
 def _upload(rows: Ints, device: torch.device) -> Tensor:
@@ -189,6 +235,7 @@ def _upload(rows: Ints, device: torch.device) -> Tensor:
 def _float32(values: npt.NDArray[np.float64], rows: Ints, names: Sequence[str]) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
+    single[np.isnan(single)] = np.nan  # one of the many, so that equal labels have equal hashes
     infinite = np.isinf(single)
     if bool(infinite.any()):
         row, column = np.argwhere(infinite)[0].tolist()
@@ -223,11 +270,8 @@ def bind(
     for option, value in (("unknown", unknown), ("missing", missing)):
         if value not in ("error", "drop"):
             raise ScreenError(f"{option}={value!r} is not a policy: use 'error' or 'drop'")
-    chosen = [phenotypes] if isinstance(phenotypes, str) else list(phenotypes or screen.phenotypes)
-    absent = [name for name in chosen if name not in screen.phenotypes]
-    if absent:
-        raise ScreenError(f"the screen has no phenotype {absent[0]!r}; it has {', '.join(screen.phenotypes)}")
-
+    wanted = [phenotypes] if isinstance(phenotypes, str) else phenotypes
+    chosen = list(screen.phenotypes) if wanted is None else _chosen(wanted, screen.phenotypes)
     names = screen.genotypes.names
     found = [graph.genes.find(name) for name in names]
     bad = {name: hits for name, hits in zip(names, found, strict=True) if len(hits) != 1}
@@ -242,22 +286,28 @@ def bind(
     resolved = np.ones(len(screen), dtype=bool)
     resolved[ragged.row_of_entry(screen.genotypes.ptr)[gene < 0]] = False
     values = np.stack([screen.phenotypes[name] for name in chosen], 1)
-    labelled: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).any(1))
+    labelled: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).all(1))
     if missing == "error" and not bool(labelled[resolved].all()):
         n = int((~labelled[resolved]).sum())
         first = int(np.flatnonzero(resolved & ~labelled)[0])
         raise LabelError(
-            f"{n} of {int(resolved.sum())} experiments have no value for {' and '.join(chosen)} (the first is "
+            f"{n} of {int(resolved.sum())} experiments have no value for {listed(chosen, 'or')} (the first is "
             f"experiment {first}); leave them out with missing='drop' (data.missing=drop), or choose another phenotype"
         )
     kept = np.flatnonzero(resolved & labelled)
     if len(kept) == 0 and len(screen):
         raise ScreenError(
             f"nothing is left of {len(screen)} experiments: {int((~resolved).sum())} name an unknown gene, "
-            f"{int((~labelled).sum())} have no value for {' and '.join(chosen)}"
+            f"{int((~labelled).sum())} have no value for {listed(chosen, 'or')}"
         )
     flat, ptr = ragged.positions(screen.genotypes.ptr, kept)
-    indices, ptr = ragged.as_sets(gene[flat], ptr, graph.num_genes)  # two names may mean the same gene
+    doses = kinds = None  # two names may mean the same gene
+    if screen.genotypes.values is None:
+        indices, ptr = ragged.as_sets(gene[flat], ptr, graph.num_genes)
+    else:
+        given = screen.genotypes.values[flat]
+        indices, given, ptr = ragged.as_valued_sets(gene[flat], given, ptr, graph.genes.names)
+        doses, kinds = _kinds(given, ptr)
     stats = {
         f"{name}.{kind}": column[kept] for name in chosen for kind, column in screen.statistics.get(name, {}).items()
     }
@@ -276,4 +326,24 @@ def bind(
             len(screen), len(kept), tuple(bad), int((~resolved).sum()), int((resolved & ~labelled).sum())
         ),
         host_ptr=ptr,
+        doses=None if doses is None else torch.from_numpy(doses),
+        host_kinds=kinds,
     )
+
+
+def _kinds(
+    values: npt.NDArray[np.float64], ptr: Ints
+) -> tuple[npt.NDArray[np.float32] | None, npt.NDArray[np.int8] | None]:
+    """Values as float32, and what kinds each experiment has, see :class:`BoundScreen`."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if bool(np.isinf(single).any()):
+        raise ScreenError(
+            f"a gene has the value {values[np.isinf(single)][0]:g}, which float32 cannot hold; rescale it"
+        )
+    if not single.any():
+        return None, None
+    kind = np.where(single == 0, 0, np.where(single == 1, 1, 2)).astype(np.int8)
+    of_row = np.zeros(len(ptr) - 1, dtype=np.int8)
+    np.maximum.at(of_row, ragged.row_of_entry(ptr), kind)
+    return single, of_row

@@ -1,8 +1,9 @@
 """A screen on disk: one Parquet file that any Parquet reader opens.
 
-Columns: ``genotype`` (list of strings; an empty list is the wild type), one float column per phenotype (null = not
-measured), ``PHENOTYPE.STATISTIC`` columns, ``source``. The schema's metadata key ``knockgraph`` holds a JSON object
-with ``format``, ``version``, ``phenotypes``, ``statistics`` and ``content_hash``.
+Columns: ``genotype`` (list of strings, ``NAME``, or ``NAME=VALUE`` of a gene that is not deleted; an empty list is the
+wild type), one float column per phenotype (null = not measured), ``PHENOTYPE.STATISTIC`` columns, ``source``. The
+schema's metadata key ``knockgraph`` holds a JSON object with ``format``, ``version``, ``phenotypes``, ``statistics``,
+``content_hash``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = "knockgraph.screen"
-VERSION = 1
+VERSION = 2  # 1 has no values; screens without values are still written as 1
 _KEY = b"knockgraph"
 
 
@@ -34,9 +35,8 @@ def write(screen: Screen, path: str | os.PathLike[str]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    genes = pa.DictionaryArray.from_arrays(
-        pa.array(screen.genotypes.codes), pa.array(screen.genotypes.names, pa.string())
-    )
+    entries, codes = screen.genotypes.entries()
+    genes = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(entries, pa.string()))
     big = screen.genotypes.ptr[-1] >= 2**31
     make = pa.LargeListArray if big else pa.ListArray
     offsets = pa.array(screen.genotypes.ptr, pa.int64() if big else pa.int32())
@@ -48,7 +48,7 @@ def write(screen: Screen, path: str | os.PathLike[str]) -> None:
     )
     about = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": 1 if screen.genotypes.values is None else VERSION,
         "phenotypes": list(screen.phenotypes),
         "statistics": {name: list(kinds) for name, kinds in screen.statistics.items()},
         "content_hash": _content_hash(screen),
@@ -144,7 +144,7 @@ def genotypes(column: pa.ChunkedArray) -> Genotypes:
         row = int(np.searchsorted(ptr, entry, side="right")) - 1
         raise ScreenError(f"the genotype of experiment {row} holds a missing gene name")
     names, codes = encoded(flat)
-    return Genotypes(names, codes, ptr)
+    return Genotypes.from_entries(names, codes, ptr)
 
 
 def _is_list_of_texts(kind: pa.DataType) -> bool:

@@ -27,7 +27,13 @@ class PerturbedSample(HeteroData):  # type: ignore[misc]
     def __inc__(self, key: str, value: Any, store: Any = None, *args: Any, **kwargs: Any) -> Any:
         if key in ("phenotype_sample_indices", "phenotype_stat_sample_indices"):
             return 1
-        if key in ("perturbation_indices", "phenotype_type_indices", "phenotype_stat_type_indices", "experiment"):
+        if key in (
+            "perturbation_indices",
+            "perturbation_values",
+            "phenotype_type_indices",
+            "phenotype_stat_type_indices",
+            "experiment",
+        ):
             return 0
         return super().__inc__(key, value, store, *args, **kwargs)
 
@@ -36,7 +42,8 @@ class PerturbationDataset(Dataset):  # type: ignore[misc]
     """A PyG dataset over a bound screen.
 
     ``dataset[i]["gene"]`` holds ``num_nodes``, ``perturbed_genes`` (names), ``perturbation_indices``, ``pert_mask``
-    (True at deleted genes), ``mask`` (its opposite), ``experiment``, ``gene_list_hash`` and, in coordinate form,
+    (True at deleted genes), ``mask`` (its opposite), ``experiment``, ``gene_list_hash``, ``perturbation_values`` where
+    the screen has genes that are not deleted, and, in coordinate form,
     ``phenotype_values``, ``phenotype_type_indices`` (into ``phenotype_types``), ``phenotype_sample_indices``, with the
     ``phenotype_stat_*`` twins for the statistics.
 
@@ -64,7 +71,11 @@ class PerturbationDataset(Dataset):  # type: ignore[misc]
         gene.num_nodes = s.num_genes
         gene.perturbed_genes = [self.names[i] for i in indices.tolist()]
         gene.perturbation_indices = indices
-        gene.pert_mask = torch.zeros(s.num_genes, dtype=torch.bool).index_fill_(0, indices, True)
+        deleted = indices
+        if s.doses is not None:
+            gene.perturbation_values = s.doses[int(s.host_ptr[idx]) : int(s.host_ptr[idx + 1])]
+            deleted = indices[gene.perturbation_values == 0]
+        gene.pert_mask = torch.zeros(s.num_genes, dtype=torch.bool).index_fill_(0, deleted, True)
         gene.mask = ~gene.pert_mask
         gene.experiment = s.experiment[idx : idx + 1]
         gene.gene_list_hash = s.gene_list_hash
@@ -108,7 +119,13 @@ def from_hetero_batch(
     values, types = _labels(store, slices, "phenotype", n, phenotype_types)
     stat_values, _ = _labels(store, slices, "phenotype_stat", n, phenotype_stat_types)
     batch = PerturbationBatch.from_tensors(
-        store["perturbation_indices"], ptr, nodes // n, values, stat_values, store.get("experiment", None)
+        store["perturbation_indices"],
+        ptr,
+        nodes // n,
+        values,
+        stat_values,
+        store.get("experiment", None),
+        store.get("perturbation_values", None),
     )
     hashes = set(store["gene_list_hash"]) if "gene_list_hash" in store else {None}
     if len(hashes) > 1:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from knockgraph.errors import ScreenError
+
 Ints = npt.NDArray[np.integer[Any]]
 _AT_ONCE = 1 << 21  # entries
 
@@ -61,6 +63,46 @@ def as_sets(codes: Ints, ptr: Ints, num_codes: int) -> tuple[Ints, npt.NDArray[n
     out = np.zeros(len(ptr), dtype=np.int64)
     np.cumsum(size, out=out[1:])
     return np.concatenate(parts), out
+
+
+def as_valued_sets(
+    codes: Ints, values: npt.NDArray[np.float64], ptr: Ints, names: Sequence[str]
+) -> tuple[Ints, npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """:func:`as_sets` of entries that have a value each.
+
+    >>> made = as_valued_sets(np.array([3, 1, 3]), np.array([0.5, 0.0, 0.5]), np.array([0, 3]), "abcd")
+    >>> [part.tolist() for part in made]
+    [[1, 3], [0.0, 0.5], [0, 2]]
+
+    Raises:
+        ScreenError: If an entry is repeated with another value; ``names`` are those of the codes.
+    """
+    row = row_of_entry(ptr)
+    order = np.lexsort((codes, row))
+    codes, values, row = codes[order], values[order], row[order]
+    again = (row[1:] == row[:-1]) & (codes[1:] == codes[:-1])
+    other = np.flatnonzero(again & (values[1:] != values[:-1]))
+    if len(other):
+        at = int(other[0])
+        raise ScreenError(
+            f"experiment {row[at]} gives gene {names[int(codes[at])]!r} two values, {values[at]:g} and "
+            f"{values[at + 1]:g}; give it one"
+        )
+    first = np.append(True, ~again)[: len(codes)]
+    out = np.zeros(len(ptr), dtype=np.int64)
+    np.cumsum(np.bincount(row[first], minlength=len(ptr) - 1), out=out[1:])
+    return codes[first], values[first], out
+
+
+def valued_codes(codes: Ints, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """One number per entry, equal exactly where code and value are; below the number of entries.
+
+    >>> valued_codes(np.array([0, 0, 1]), np.array([0.5, 0.0, 0.5])).tolist()
+    [1, 0, 2]
+    """
+    distinct, place = np.unique(values, return_inverse=True)
+    _, key = np.unique(codes.astype(np.int64) * max(len(distinct), 1) + place, return_inverse=True)
+    return np.asarray(key, dtype=np.int64)
 
 
 def canonical_names(names: Sequence[str], codes: Ints) -> tuple[tuple[str, ...], Ints]:

@@ -152,9 +152,10 @@ class Screen:
 
         Args:
             graph: The cell graph whose gene rows the indices mean.
-            phenotypes: Which to carry; all by default.
+            phenotypes: Which to carry, names or patterns such as ``expression_*``; all by default.
             unknown: What to do with experiments that name a gene which the graph does not have.
-            missing: What to do with experiments whose phenotype is NaN.
+            missing: What to do with experiments of which none of these phenotypes was measured. Where one of several
+                is missing, its value is NaN.
         """
         from knockgraph.screen.bound import bind
 

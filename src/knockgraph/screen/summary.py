@@ -14,10 +14,13 @@ def summarise(screen: Screen) -> dict[str, Any]:
     size, count = np.unique(screen.genotypes.size, return_counts=True)
     sources = np.bincount(screen.source_codes, minlength=len(screen.source_names))
     duplicates = screen.duplicates()
+    valued = np.empty(0) if screen.genotypes.values is None else screen.genotypes.values[screen.genotypes.values != 0]
+    doses = {"entries": len(valued), "min": float(valued.min()), "max": float(valued.max())} if len(valued) else None
     return {
         "experiments": len(screen),
         "genes": len(screen.genotypes.names),
         "deletions": {int(s): int(c) for s, c in zip(size, count, strict=True)},
+        "doses": doses,
         "phenotypes": {
             name: {**_figures(values), "statistics": list(screen.statistics.get(name, {}))}
             for name, values in screen.phenotypes.items()

@@ -30,7 +30,7 @@ def read_biogrid(
     Args:
         path: ``BIOGRID-ORGANISM-….tab2.txt``, ``….tab3.txt``, the zip archive of them, or an edge list.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         kind: Which interactions.
         organisms: NCBI taxonomy ids that both partners must have.
     """
@@ -38,7 +38,7 @@ def read_biogrid(
     kinds = file.find("Experimental System Type")
     if kinds is None:
         edges = read_edge_list(path, resolve, report, directed=False)
-        report.notes.append(f"an edge list; its rows are taken as {kind} interactions")
+        report.notes.append(f"an edge list; all its rows count as {kind} interactions")
         return edges if isinstance(edges, Tensor) else edges[0]
     pair = file.need("Systematic Name Interactor A"), file.need("Systematic Name Interactor B")
     taxa = [file.need(f"Organism ID Interactor {x}", f"Organism Interactor {x}") for x in "AB"]

@@ -13,16 +13,16 @@ class PublicFile:
     """One file of one owner.
 
     Attributes:
-        name: How it is asked for.
+        name: Its name on the command line.
         title: What it is.
-        file: The name it is kept under.
+        file: Its file name on disk.
         url: The owner's address of the file; blank if it must be fetched by hand.
         page: The owner's page about it.
         licence: As the owner states it.
         citation: The work to cite.
         patterns: File names under which it is recognised in a folder, in order of preference.
-        sha256: Of the file, where the owner's bytes are known not to change; else it is noted at the first download.
-        most_bytes: A download that has more is not this file.
+        sha256: Of the file, if it is known not to change; otherwise recorded at the first download.
+        most_bytes: A larger download is refused.
     """
 
     name: str
@@ -38,12 +38,12 @@ class PublicFile:
 
     @property
     def open_to_change(self) -> bool:
-        """Whether somebody on the way could change the bytes unnoticed: plain http, and no checksum is known."""
+        """Whether the file could be altered in transit unnoticed: plain http, and no known checksum."""
         return self.url.startswith("http://") and not self.sha256
 
     @property
     def where(self) -> str:
-        """One sentence for a person without the file."""
+        """Where to get the file, as a sentence."""
         return f"'knockgraph download {self.name}' ({self.url})" if self.url else f"by hand from {self.page}"
 
 

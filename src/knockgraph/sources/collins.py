@@ -27,7 +27,7 @@ _PAIRS = (
 
 
 def read_collins(path: Path, resolve: NameResolver, report: FileReport) -> Screen:
-    """The S scores as ``gene_interaction``; a pair measured twice stays twice, so that it tells the noise."""
+    """The S scores as ``gene_interaction``; repeated measurements of a pair are kept, to estimate the noise."""
     return read_scored_pairs(path, resolve, report, ("S", "score", "S score", "gene_interaction"), STUDY)
 
 
@@ -39,7 +39,7 @@ def read_scored_pairs(
     Args:
         path: The file, also compressed: two columns of genes and one of scores, blank or ``NA`` if not measured.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         score: Names that the column of scores may have.
         study: The experiments' source.
     """

@@ -31,7 +31,7 @@ def read_costanzo(
         paths: ``SGA_NxN.txt``, ``SGA_ExE.txt``, ``SGA_ExN_NxE.txt``, ``SGA_DAmP.txt`` (also compressed), the archive
             of them, or one list with the columns ``orf_a``, ``orf_b``, ``epsilon``.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         linkage: Positions of the genes.
         linked: What to do with linked pairs of the published tables; lists hold none.
     """

@@ -23,7 +23,7 @@ def read_complexes(path: Path, resolve: NameResolver, report: FileReport) -> tup
     Args:
         path: ``CYC2008_complex.tab`` or any table with the columns ``ORF`` and ``Complex``; rows may end early.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
     """
     file = DelimitedFile(path)
     gene_at, complex_at = (file.columns.index(file.need(name)) for name in ("ORF", "Complex"))

@@ -1,4 +1,4 @@
-"""DANGO's λ: how much an absent edge counts, from how many absent edges a later release of STRING filled in."""
+"""DANGO's λ, the weight of an absent edge, from the number of absent edges that a later release of STRING filled in."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from knockgraph.sources.report import ImportReport
 from knockgraph.sources.string import CHANNELS, channels_of, read_string, relation_prefix, string_version
 
 CHANGED = 0.01
-"""Share of filled-in zeros above which a relation's zeros are not trusted."""
+"""Fraction of filled-in zeros above which the zeros of a relation are not trusted."""
 
 UNTRUSTED = 0.1
 """λ of such a relation; 1 for the others."""
 
-_CUT = 0.5  # share of lost edges above which a release looks cut
+_CUT = 0.5  # fraction of lost edges above which a release looks cut
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class LambdaReport:
         genes: Genes over which pairs are counted.
         channels: One entry per channel.
         zero_weight: Relation of the new release → λ, as the model option ``zero_weight`` takes it.
-        caution: What makes the figures a demonstration only; blank if nothing does.
+        caution: Why the figures are only a demonstration; otherwise empty.
         files: What was read and dropped.
     """
 

@@ -1,7 +1,7 @@
 """Delimited text as public databases publish it: plain, ``.gz``, ``.xz``, ``.bz2`` or in a ``.zip``, in a stream.
 
-Reading goes block by block through pyarrow, so that a file of any size needs little memory. When a block is refused the
-file is read once more by :meth:`DelimitedFile.rows`, slowly, only to say in which line the trouble is.
+Files are read block by block through pyarrow, so a file of any size needs little memory. If a block is refused, the
+file is read again, slowly, by :meth:`DelimitedFile.rows`, to find the bad line.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 Kind = Literal["text", "number", "integer"]
 MISSING = ("", "NA", "NaN", "nan", "N/A", "null", "-")
-"""What stands for "not measured" in a column of numbers."""
+"""Values that mean "not measured" in a column of numbers."""
 
 _ZIP = b"PK\x03\x04"
 _DAMAGED = (EOFError, zlib.error, LZMAError, zipfile.BadZipFile, OSError)
 _UNREADABLE = (NotImplementedError, RuntimeError, KeyError, ValueError, struct.error)  # zipfile's, beside those above
 _SHOWN = 60  # characters of a bad line in an error
-_LONGEST_NAME = 1000  # characters of a column's name; more is no header
+_LONGEST_NAME = 1000  # characters of a column's name; a longer one is not a header
 _MOST_TITLES = 200  # lines before the header
-_LONGEST_LINE = 1 << 26  # bytes: a file of another kind, or one made to fill the memory, is not read to its end
+_LONGEST_LINE = 1 << 26  # bytes: other kinds of file, and files made to fill the memory, are not read to the end
 
 
 _FREE_TEXT = 1 << 26  # bytes that any compressed file may hold
@@ -42,10 +42,10 @@ _MOST_EXPANSION = 200  # times its size beyond that; tables reach 5 to 50, files
 
 
 class Unpacked(io.RawIOBase):
-    """Decompressed bytes, up to what a table of that size can hold.
+    """Decompressed bytes, up to the plausible size of a table.
 
     Args:
-        stream: What decompresses.
+        stream: The decompressor.
         path: The compressed file.
     """
 
@@ -75,8 +75,8 @@ class DelimitedFile:
     """One delimited text file and its header.
 
     Args:
-        path: The file. How it is compressed is seen from its first bytes, not from its name.
-        delimiter: One character; by default a tab, comma, semicolon or blank, whichever the header has.
+        path: The file. Its compression is recognised by its first bytes, not by its name.
+        delimiter: One character; by default a tab, comma, semicolon or space, whichever the header has.
         columns: Names of the columns of a file that has no header line.
         header: A pattern (case-insensitive) that the header line matches; lines before it, a title for instance, are
             passed over. By default the first line is the header.
@@ -240,7 +240,7 @@ class DelimitedFile:
                 yield number, self._fields(line)
 
     def refuse(self, columns: Mapping[str, Kind], reason: Callable[[dict[str, str]], str | None] | None = None) -> None:
-        """Raise for the first malformed line: a wrong number of fields, no number, or what ``reason`` says of it.
+        """Raise for the first malformed line: a wrong number of fields, an invalid number, or what ``reason`` reports.
 
         Returns only if there is no such line.
         """
@@ -272,12 +272,12 @@ class DelimitedFile:
 
     @property
     def _quote(self) -> str | Literal[False]:
-        """Commas need quotes; tabs and blanks do not, and free text between them may hold any number of quotes."""
+        """Fields between commas may be quoted; those between tabs or spaces are not, and may contain quotes."""
         quoted = self.delimiter in ",;" if self.quoted is None else self.quoted
         return '"' if quoted else False
 
     def _lines(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Line number and line; \\r ends one, too, as pyarrow has it."""
+        """Line number and line; \\r also ends a line, as in pyarrow."""
         number = 0
         while raw := stream.readline(_LONGEST_LINE):
             if len(raw) == _LONGEST_LINE:
@@ -302,7 +302,7 @@ class DelimitedFile:
 
 
 def members(path: Path) -> list[str] | None:
-    """Names of the files in a zip archive; ``None`` if the file is none."""
+    """Names of the files in a zip archive; ``None`` if the file is not an archive."""
     try:
         with path.open("rb") as raw:
             if raw.read(4) != _ZIP:

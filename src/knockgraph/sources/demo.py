@@ -1,8 +1,8 @@
-"""The demo cell: small enough to train on in under a minute on two CPU cores, nothing to download.
+"""The demo cell: trains in under a minute on two CPU cores, with nothing to download.
 
 360 genes, most of them in 32 pathways (16 processes), three relations:
 
-* ``physical``: the pathways, connected, and as many edges again that mean nothing (noise);
+* ``physical``: edges within the pathways, and as many noise edges;
 * ``coexpression``: edges between parallel pathways, and half as many noise edges;
 * ``regulatory``: directed, 30 regulators and their targets; plays no part in the phenotype.
 
@@ -49,7 +49,7 @@ NOISE = 0.11
 _SIZES = np.resize([8, 9, 10, 11, 12], NUM_PROCESSES)  # genes per pathway
 _METABOLIC = 6  # processes that the metabolism shows
 _MIX = Mix(singles=0.05, doubles=0.4)
-# One stream of random numbers per part: a part does not change when another one is changed or left out.
+# One stream of random numbers per component, so that a change in one does not affect the others.
 _PATHWAYS, _PHYSICAL, _COEXPRESSION, _REGULATORY, _COSTS, _SCREEN = range(6)
 
 
@@ -104,7 +104,7 @@ class Demo(Source):
 
 
 def demo_mechanism(seed: int = 0) -> Buffering:
-    """What ``demo_cell(seed)`` really does, without measurement error: the truth to compare a model with."""
+    """The mechanism of ``demo_cell(seed)``, without measurement error: the truth to compare a model with."""
     pathways = _pathways(seed)
     return Buffering.from_physical(default_rng([seed, _COSTS]), pathways, _physical(seed, pathways))
 
@@ -145,7 +145,7 @@ def _degree(relations: Iterable[Ints]) -> Tensor:
 
 
 def _aliases(names: list[str], pathways: Pathways) -> dict[str, list[str]]:
-    """Standard names by pathway (QAB1, QAB2, …), old names for every fifth gene; no yeast gene is called so."""
+    """Standard names by pathway (QAB1, QAB2, …), old names for every fifth gene; no yeast gene has these names."""
     aliases = {}
     for gene, name in enumerate(names):
         pathway = int(pathways.of_gene[gene])

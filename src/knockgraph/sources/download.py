@@ -1,8 +1,8 @@
-"""Fetching public files from their owners: resumed after a cut, retried after a stall, verified before they count.
+"""Downloading public files from their owners: interrupted and stalled downloads are resumed, and files verified.
 
-A file is collected in ``.NAME.part`` beside its place and renamed when it is whole and sound. ``downloads.json`` in the
-same folder notes address, size and SHA-256 of everything fetched: later runs check against it, and another machine that
-is given it as a lock file accepts only the same bytes.
+A file is collected in ``.NAME.part`` and renamed when it is complete and valid. ``downloads.json`` in the same folder
+records the address, size and SHA-256 of everything fetched. Later runs check against it, and another machine that is
+given it as a lock file accepts only the same bytes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from knockgraph.sources.catalogue import PublicFile
 MANIFEST = "downloads.json"
 _BLOCK = 1 << 18
 _SLOWEST = 1024  # bytes per second, below which a connection counts as stalled
-_UNPACKED = 16  # how many times larger than the largest download what is in an archive may be
+_UNPACKED = 16  # largest ratio of the unpacked size of an archive to that of the largest download
 
 Progress = Callable[[int, int | None], None]
-"""Told the bytes that are there and the bytes that there will be, if known."""
+"""Called with the number of bytes fetched and, if known, the total number."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that is there, verified."""
+    """A verified file on disk."""
 
     name: str
     file: str
@@ -56,19 +56,19 @@ def fetch(
     attempts: int = 5,
     pause: float = 1.0,
 ) -> tuple[Fetched, bool]:
-    """Make sure that a public file is in ``folder``; returns what it is, and whether it had to be fetched.
+    """Make sure that a public file is in ``folder``; return its record, and whether it had to be fetched.
 
     Args:
-        wanted: Which.
-        folder: Where to; made if need be.
-        lock: Files that must be the same byte for byte, see :func:`read_manifest`.
-        progress: Told how far it is.
-        timeout: Seconds without a byte, or with fewer than 1,024 bytes each: the connection counts as stalled.
-        attempts: Failures in a row, without noteworthy gain, after which it gives up.
+        wanted: The file.
+        folder: Where to put it; created if necessary.
+        lock: Files that must be identical byte for byte, see :func:`read_manifest`.
+        progress: Called with the progress.
+        timeout: Seconds without a byte, or with fewer than 1,024 bytes per second, after which a connection is stalled.
+        attempts: Number of consecutive failures without progress after which to give up.
         pause: Seconds before the second attempt, doubled each time.
 
     Raises:
-        DownloadError: One sentence with what to do.
+        DownloadError: The file cannot be fetched; the message says what to do.
     """
     if not wanted.url:
         raise DownloadError(f"{wanted.title} has no address that a program may fetch; get it {wanted.where}")
@@ -104,7 +104,7 @@ def fetch(
 
 
 def read_manifest(path: Path) -> dict[str, Fetched]:
-    """What a folder's ``downloads.json`` notes; also serves as a lock file."""
+    """Read a folder's ``downloads.json``, which also serves as a lock file."""
     try:
         return {name: Fetched(**entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}
     except FileNotFoundError as error:
@@ -114,7 +114,7 @@ def read_manifest(path: Path) -> dict[str, Fetched]:
 
 
 def _present(wanted: PublicFile, place: Path, noted: Fetched | None, expected: str) -> Fetched:
-    """A file that is already there, if it is the right one."""
+    """The record of a file that is already present, if it is the right one."""
     digest = _sha256(place)
     should = expected or (noted.sha256 if noted else "")
     if should and digest != should:
@@ -130,7 +130,7 @@ def _present(wanted: PublicFile, place: Path, noted: Fetched | None, expected: s
 def _collect(
     wanted: PublicFile, part: Path, progress: Progress | None, timeout: float, attempts: int, pause: float
 ) -> None:
-    """Bring ``part`` to its full size."""
+    """Download ``part`` to its full size."""
     failures = 0
     while True:
         before = _size(part)
@@ -150,10 +150,14 @@ def _collect(
             why = f"no byte came for {timeout:g} s"
         except DownloadError:
             raise
-        except (OSError, http.client.HTTPException, ValueError) as error:  # also of TLS, or of an address sent to
+        except (
+            OSError,
+            http.client.HTTPException,
+            ValueError,
+        ) as error:  # also TLS errors, and those of a redirected address
             reason = getattr(error, "reason", error)
             why = f"no byte came for {timeout:g} s" if isinstance(reason, TimeoutError) else f"{reason}"
-        # A byte per connection is no gain: it would go on for ever.
+        # One byte per connection is not progress: the download would never end.
         failures = 1 if _size(part) - before >= _SLOWEST * timeout else failures + 1
         if failures >= attempts:
             raise DownloadError(
@@ -168,7 +172,7 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
     have, validator = _size(part), _validator(part, wanted.url)
     headers = {"User-Agent": f"knockgraph/{__version__}", "Accept-Encoding": "identity"}
     if have and validator:
-        # If the owner has changed the file meanwhile, the server sends the whole new one instead.
+        # If the file has changed in the meantime, the server sends the whole new one instead.
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
     else:
         have = 0
@@ -176,7 +180,7 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
     try:
         response = urllib.request.build_opener(_Redirects()).open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing is left to send, or the file is another one now
+        if error.code == 416 and have:  # nothing left to send, or the file has changed
             part.unlink(missing_ok=True)
             return False
         raise
@@ -192,7 +196,7 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
         since, then = time.monotonic(), have
         with _writing(part, "ab" if resumed else "wb") as out:
             _remember(part, wanted.url, response.headers)
-            while block := response.read1(_BLOCK):  # what has come, so that a stall loses nothing
+            while block := response.read1(_BLOCK):  # what was received, so that a stall loses nothing
                 out.write(block)
                 have += len(block)
                 _check_size(wanted, part, have)
@@ -206,14 +210,14 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
 
 
 class _TooSlowError(Exception):
-    """Bytes come, but at a pace at which the file would never be there."""
+    """The connection is too slow to ever finish the file."""
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Followed to the web only, and never from https to plain http."""
+    """Redirects are followed only to web addresses, and never from https to plain http."""
 
     def http_error_302(self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        """An answer that leads nowhere is closed."""
+        """Close the response of a redirect that is not followed."""
         try:
             return super().http_error_302(req, fp, code, msg, headers)
         except Exception:
@@ -233,7 +237,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _check_size(wanted: PublicFile, part: Path, size: int) -> None:
-    """Refuse what is too large to be the file, before the disk is full."""
+    """Refuse a download that is too large, before the disk is full."""
     if size > wanted.most_bytes:
         part.unlink(missing_ok=True)
         _about(part).unlink(missing_ok=True)
@@ -245,7 +249,7 @@ def _check_size(wanted: PublicFile, part: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def _writing(part: Path, mode: str) -> Any:
-    """The part, open; a full disk is our own error, a broken connection passes through."""
+    """Open the part; write errors are reported as such, connection errors are passed on."""
     try:
         out = part.open(mode)
     except OSError as error:
@@ -263,7 +267,7 @@ def _writing(part: Path, mode: str) -> Any:
 
 
 def _verify(wanted: PublicFile, part: Path, expected: str) -> None:
-    """Refuse, and remove, what is not the file."""
+    """Refuse and remove a wrong file."""
     problem = ""
     digest = _sha256(part)
     if expected and digest != expected:
@@ -282,7 +286,7 @@ def _verify(wanted: PublicFile, part: Path, expected: str) -> None:
 
 
 def _broken_archive(name: str, path: Path, most: int) -> str:
-    """What is wrong with compressed bytes; their own checksums tell."""
+    """What is wrong with a compressed file, by its own checksums."""
     import gzip
     import lzma
     import zipfile
@@ -316,7 +320,7 @@ def _about(part: Path) -> Path:
 
 
 def _remember(part: Path, url: str, headers: Any) -> None:
-    """Which version of the file the part belongs to; without a strong mark it cannot be continued."""
+    """The version of the file that the part belongs to; without a strong validator it cannot be resumed."""
     etag = headers.get("ETag", "")
     mark = etag if etag and not etag.startswith("W/") else headers.get("Last-Modified", "")
     with contextlib.suppress(OSError):

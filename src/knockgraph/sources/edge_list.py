@@ -48,11 +48,12 @@ def read_edge_list(
     Args:
         path: The file, also compressed.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
-        directed: By default as the names of the columns say (``regulator``, ``target``), undirected without a header.
+        report: Records what was read and dropped.
+        directed: By default inferred from the names of the columns (``regulator``, ``target``); undirected without a
+            header.
         columns: Names of the two columns, by default one of :data:`UNDIRECTED` and :data:`DIRECTED`.
         header: Whether the first line is one; by default if it names such columns.
-        delimiter: By default the one that the first line has.
+        delimiter: By default inferred from the first line.
     """
     file = DelimitedFile(path, delimiter)
     pair, found_directed = _pair(file, columns)

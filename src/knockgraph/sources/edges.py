@@ -1,4 +1,4 @@
-"""Edges as they are read, block by block, until they are a relation."""
+"""Collecting edges block by block into a relation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class EdgeCollector:
         self.given = 0
 
     def add(self, source: Rows, target: Rows, weight: npt.NDArray[Any] | None = None) -> None:
-        """Some edges; of the same edge met twice the larger weight stays."""
+        """Add edges; a repeated edge keeps its largest weight."""
         if not self.directed:
             source, target = np.minimum(source, target), np.maximum(source, target)
         w = np.ones(len(source), np.float32) if weight is None else weight.astype(np.float32)
@@ -58,7 +58,7 @@ class EdgeCollector:
         self._blocks, self._waiting = [], 0
 
     def tell(self, report: FileReport) -> None:
-        """Note in a report what came of the rows."""
+        """Record the counts in a report."""
         report.drop("the same edge again", self.given - self.pairs)
         report.kept["edges" if self.directed else "pairs"] = self.pairs
 
@@ -100,6 +100,6 @@ def _rows(column: pa.Array, resolve: NameResolver, prefix: str) -> Rows:
 
 
 def distinct(column: pa.Array | pa.ChunkedArray) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The distinct texts of a column and one code per row."""
+    """The distinct strings of a column and one code per row."""
     names, codes = encoded(column)
     return names, codes.astype(np.int64)

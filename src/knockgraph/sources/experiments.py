@@ -1,4 +1,4 @@
-"""Experiments as they are read, block by block, until they are a screen."""
+"""Collecting experiments block by block into a screen."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[np.int64]
 NONE = -1
-"""In a genotype's row of genes: no gene here."""
+"""Padding of a genotype's row of genes: no gene."""
 
 
 class ExperimentCollector:
@@ -40,12 +40,12 @@ class ExperimentCollector:
     def add(
         self, genes: Rows, values: dict[str, npt.NDArray[Any]], sources: Sequence[str], source_codes: npt.NDArray[Any]
     ) -> None:
-        """Some experiments.
+        """Add experiments.
 
         Args:
             genes: ``[experiments, most genes]``, :data:`NONE` where a genotype has fewer.
             values: Phenotype or statistic → ``[experiments]``.
-            sources: Distinct texts.
+            sources: Distinct strings.
             source_codes: ``[experiments]``, which of them.
         """
         self._genes.append(genes.astype(np.int32))

@@ -10,7 +10,7 @@ from pathlib import Path
 from knockgraph.errors import FileFormatError
 from knockgraph.sources.catalogue import PublicFile
 
-_DEPTH = 3  # folders in folders; a home directory given by mistake must not take minutes
+_DEPTH = 3  # nesting depth; a home directory given by mistake must not take minutes
 
 
 def listing(folder: Path) -> list[Path]:
@@ -28,7 +28,7 @@ def listing(folder: Path) -> list[Path]:
 
 
 def locate(files: Sequence[Path], patterns: Sequence[str]) -> Path | None:
-    """The one file that matches the first pattern that any does; ``None`` without one.
+    """The one file that matches the first pattern with a match; ``None`` without one.
 
     Raises:
         FileFormatError: Several do, so that it is not clear which is meant.

@@ -1,4 +1,4 @@
-"""Gene Ontology annotations (GAF 2): which terms a gene has, without those that rest on genetic interactions."""
+"""Gene Ontology annotations (GAF 2): the terms of each gene, except those based on genetic interactions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from knockgraph.sources.names import NameResolver
 from knockgraph.sources.report import FileReport
 
 GENETIC = ("IGI", "HGI")
-"""Evidence "inferred from genetic interaction": it would tell a model what an interaction screen measures."""
+"""Evidence "inferred from genetic interaction": it would leak what an interaction screen measures."""
 SIZES = range(5, 101)
-"""Genes of a term that is kept: fewer say nothing of others, more say little."""
+"""Sizes of the terms that are kept: smaller ones say nothing about other genes, larger ones say little."""
 _COLUMNS = (
     "database",
     "id",
@@ -45,7 +45,7 @@ def read_annotations(path: Path, resolve: NameResolver, report: FileReport, size
     Args:
         path: ``sgd.gaf`` or another file of annotations, also compressed.
         resolve: Resolves the names; the first of the synonyms is the systematic one in SGD's files.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         sizes: Numbers of genes of the terms that are kept.
 
     Returns:

@@ -38,7 +38,7 @@ def read_scores(
     Args:
         paths: The tables, also compressed or in a zip archive.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         linkage: Positions of the genes.
         linked: What to do with linked crosses.
         study: First word of the experiments' source.
@@ -62,7 +62,7 @@ def read_trigenic_calls(
         path: Columns ``query_orf1``, ``query_orf2``, ``array_orf``, ``sig_neg_trigenic`` and, if linked cells are in
             it, ``within_200kb_of_a_query_gene``; also compressed.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         linked: What to do with linked cells.
         study: First word of the experiments' source, ``"STUDY GENE+GENE"`` with the query pair.
     """
@@ -111,7 +111,7 @@ def read_digenic_calls(path: Path, resolve: NameResolver, report: FileReport, st
     Args:
         path: Columns ``orf_a``, ``orf_b``, ``sign`` (negative, positive or both); also compressed.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         study: The experiments' source.
     """
     file = DelimitedFile(path)

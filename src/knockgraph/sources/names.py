@@ -1,4 +1,4 @@
-"""Gene names of public files: resolved against the gene list, every name that does not is reported."""
+"""Resolving the gene names of public files against the gene list, and reporting every unknown name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUGGESTED = 200  # close matches cost milliseconds each
 
 @dataclass
 class UnresolvedName:
-    """A name that means no gene of the list, or several."""
+    """An unknown or ambiguous name."""
 
     name: str
     rows: int = 0
@@ -32,7 +32,7 @@ class UnresolvedName:
 
 
 class NameResolver:
-    """Turns names into rows of the gene list and remembers those that have none.
+    """Turns names into rows of the gene list and collects the unknown ones.
 
     Args:
         genes: The gene list with all other names.
@@ -51,7 +51,7 @@ class NameResolver:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the rows stand for."""
+        """The genes of the rows."""
         return self.genes.names
 
     def one(self, name: str) -> int:
@@ -89,8 +89,8 @@ class NameResolver:
             listed = ", ".join(map(str, bad[:20])) + (f" and {len(bad) - 20} more" if len(bad) > 20 else "")
             some = "1 name does" if len(bad) == 1 else f"{len(bad)} names do"
             raise UnknownGeneError(
-                f"{what}: {some} not resolve among {len(self.genes):,} genes: {listed}; correct them, or leave out "
-                "what they stand in with --unknown drop",
+                f"{what}: {some} not resolve among {len(self.genes):,} genes: {listed}; correct them, or drop "
+                "their rows with --unknown drop",
                 [b.name for b in bad],
             )
         report = [UnresolvedName(b.name, b.rows, b.why, b.suggestions) for b in bad]
@@ -100,7 +100,7 @@ class NameResolver:
 
 
 class AsWritten(NameResolver):
-    """Takes every name as it is, for files read without a gene list; rows number the names as they are met."""
+    """Accepts every name, for files read without a gene list; names are numbered in order of appearance."""
 
     def __init__(self) -> None:
         super().__init__(GeneNames([]), unknown="drop")

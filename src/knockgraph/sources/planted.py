@@ -48,7 +48,7 @@ Floats: TypeAlias = NDArray[np.float32]
 Bools: TypeAlias = NDArray[np.bool_]
 
 _MOST_DELETED = 3
-_CHUNK = 1 << 20  # rows per step: bounds the memory of a screen of millions to its result
+_CHUNK = 1 << 20  # rows per step: keeps the memory for a screen of millions to that of its result
 
 
 @dataclass(frozen=True)
@@ -197,11 +197,11 @@ class Mix:
 def draw_genotypes(rng: Generator, pathways: Pathways, mix: Mix, num_experiments: int) -> Ints:
     """Different genotypes, the wild type first, the others in random order, ``[num_experiments, 3]``.
 
-    Rows are sorted and filled up with ``num_genes``. Related genes are enriched, for among all triples they would
-    hardly ever meet.
+    Rows are sorted and filled up with ``num_genes``. Related genes are enriched, because random triples
+    would hardly ever contain them.
     """
     n = none = pathways.num_genes
-    most = n * (n - 1) * (n - 2) // 12  # half of all triples: different ones are still quickly found
+    most = n * (n - 1) * (n - 2) // 12  # half of all triples: distinct ones are still found quickly
     if not 1 <= num_experiments <= most:
         raise ScreenError(f"num_experiments is {num_experiments}; this cell of {n} genes allows 1 to {most}")
     singles = min(n, round(mix.singles * num_experiments), num_experiments - 1)
@@ -270,7 +270,7 @@ def measure(
     Args:
         rng: Source of the measurement errors.
         names: Systematic names of the N genes.
-        mechanism: What the cell does.
+        mechanism: The mechanism of the cell.
         genes: ``[n, k]`` as :func:`draw_genotypes` makes it.
         noise: Standard deviation σ of the error of log fitness.
         source: Text for the source column.
@@ -339,7 +339,7 @@ def heavy_tailed_edges(
         return keys
 
     keys = np.empty(0, dtype=np.int64) if planted is None else _unique(key(*planted))
-    # A gene without planted edges gets one first, so that the number of nodes touched is exact.
+    # A gene without planted edges first gets one edge, so that the number of touched nodes is exact.
     while len(lonely := np.setdiff1d(nodes, np.concatenate([keys // base, keys % base]))):
         keys = _unique(np.concatenate([keys, key(pick(nodes[:num_sources], len(lonely)), lonely)]))
     if len(keys) > wanted:

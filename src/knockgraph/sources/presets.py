@@ -1,4 +1,4 @@
-"""From a source to a cell graph or a screen, in one call each; and the sources that are public files of yeast."""
+"""Building a cell graph or a screen from a source, and the sources that read public yeast files."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ BUILT = {
     "kuzmin2018.parquet": "knockgraph screen import kuzmin2018 --table trigenic-calls --from DIR -o {}",
     "kuzmin2018-scores.parquet": "knockgraph screen import kuzmin2018 --table scores --from DIR -o {}",
 }
-"""Files that config groups name → the command that makes them."""
+"""Files named in config groups → the command that creates them."""
 
 
 def how_to_build(path: Path) -> str:
-    """The command for a missing file of a config group, as the end of a sentence; blank for other files."""
+    """The command that creates a missing file of a config group, as the end of a sentence; empty for other files."""
     command = BUILT.get(path.name)
     return f"; make it with '{command.format(path)}'" if command else ""
 
@@ -112,8 +112,8 @@ def yeast_graph(
         files: Names of files and sets of the catalogue.
         folder: Where they are.
         options: See :class:`GraphOptions`.
-        report: Told what was read and dropped.
-        clean: Whether STRING's physical network is weighted and features are read, see :class:`YeastClean`.
+        report: Records what was read and dropped.
+        clean: Whether to weight STRING's physical network and to read features, see :class:`YeastClean`.
     """
     unknown = options.unknown or "drop"
     wanted = [f for f in chosen(files) if options.metabolism or f.name != "yeast-gem"]
@@ -168,7 +168,7 @@ def _channels(path: Path, resolve: NameResolver, report: ImportReport, options: 
 def _given_features(
     folder: Path, resolve: NameResolver, report: ImportReport, with_phenotypes: bool
 ) -> dict[str, Tensor]:
-    """``go`` and ``phenotypes``, where their files are; phenotypes of one table or of the owner's files by paper."""
+    """``go`` and ``phenotypes``, if their files exist; phenotypes come from one table or from files per paper."""
     files = listing(folder)
     found: dict[str, Tensor | None] = {}
     terms = locate(files, public_file("go").patterns)
@@ -184,7 +184,7 @@ def _given_features(
 def read_gene_list(
     folder: Path, report: ImportReport, plasmid: bool = False
 ) -> tuple[GeneNames, dict[str, str], Linkage]:
-    """The gene list of SGD's files in a folder, what other names mean, and where the genes lie."""
+    """The gene list of SGD's files in a folder, the meaning of other names, and the positions of the genes."""
     path = gather(folder, [public_file("sgd-features")])["sgd-features"]
     features = sgd.read_features(path)
     more = locate(listing(folder), public_file("sgd-aliases").patterns)
@@ -262,7 +262,7 @@ def import_screen(name: str, path: Path | None, options: ScreenOptions | None = 
 
 
 class Study(Source):
-    """A published screen, its names resolved by SGD's files beside it."""
+    """A published screen whose names are resolved with SGD's files in the same folder."""
 
     reads = "the folder or file with the study's data"
     resolves = True
@@ -319,7 +319,7 @@ def _resolver(source: Path, options: ScreenOptions, report: ImportReport) -> tup
 
 
 def resolver_of(genes: Path, unknown: Policy = "drop") -> NameResolver:
-    """Names as a cell graph, or the SGD files of a folder, have them."""
+    """The names of a cell graph, or of the SGD files in a folder."""
     if genes.is_file():
         return NameResolver(CellGraph.load(genes).genes, None, unknown)
     names, elsewhere, _ = read_gene_list(genes, ImportReport("genes"))
@@ -327,7 +327,7 @@ def resolver_of(genes: Path, unknown: Policy = "drop") -> NameResolver:
 
 
 def with_systematic_names(screen: Screen, genes: Path, unknown: Policy, what: str) -> tuple[Screen, FileReport]:
-    """A screen by systematic names instead of those that were written, and what was dropped for an unknown one."""
+    """The screen with systematic names, and a report of the experiments dropped for unknown names."""
     resolve = resolver_of(genes, unknown)
     names, codes, ptr = screen.genotypes.names, screen.genotypes.codes, screen.genotypes.ptr
     gene = resolve.many(names, codes)
@@ -355,7 +355,7 @@ def _kuzmin_table(source: Path, table: Table) -> tuple[str, Path]:
     files = listing(source)
     wanted = ["scores", "trigenic-calls", "digenic-calls"] if table == "auto" else [table]
     for name in wanted:
-        # The sample of scores that comes with the τ-SGA software is not the study: only if asked for by name.
+        # The sample of scores that comes with the τ-SGA software is not the study: used only if requested by name.
         patterns = _TABLES[name][:-1] if table == "auto" and name == "scores" else _TABLES[name]
         path = locate(files, patterns)
         if path is not None:

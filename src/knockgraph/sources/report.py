@@ -18,10 +18,10 @@ class FileReport:
         what: What it is, in words.
         path: Where it is.
         read: Rows of data.
-        dropped: Why → rows left out.
-        kept: What came of it → how many, e.g. ``{"edges": 116520}``.
-        unresolved: Names that do not resolve.
-        notes: What else a reader should know.
+        dropped: Reason → number of rows left out.
+        kept: What was made of it → how many, e.g. ``{"edges": 116520}``.
+        unresolved: Unknown names.
+        notes: Further remarks.
     """
 
     what: str
@@ -52,7 +52,7 @@ class FileReport:
         }
 
     def lines(self, most_names: int = 10) -> Iterator[str]:
-        """For people."""
+        """As lines of text."""
         kept = ", ".join(f"{count:,} {what}" for what, count in self.kept.items())
         yield f"{self.what}: {self.read:,} rows of {self.path.name}" + (f" → {kept}" if kept else "")
         for why, rows in self.dropped.items():
@@ -77,7 +77,7 @@ class ImportReport:
     Attributes:
         name: Of the source.
         files: One entry each.
-        brief: Whether people are told only of files of which something was left out.
+        brief: Whether to show only files of which something was left out.
     """
 
     name: str
@@ -94,7 +94,7 @@ class ImportReport:
         return {"import": self.name, "files": [f.as_dict() for f in self.files]} if self.files else {}
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """As lines of text."""
         for file in self.files:
             if file.dropped or not self.brief:
                 yield from file.lines()

@@ -1,7 +1,7 @@
 """A synthetic cell of any size, for timing only: the relations of the yeast-scale cell, larger or smaller.
 
-Shares of genes and edges, direction and fall of the degrees are those of :mod:`knockgraph.sources.yeast_scale`; nothing
-is planted, there is no metabolism, and the phenotype is noise, so there is nothing to learn.
+The fractions of genes and edges, the directions and the decay of the degrees are those of
+:mod:`knockgraph.sources.yeast_scale`. There is no planted mechanism and no metabolism, and the phenotype is pure noise.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class Sizes(NamedTuple):
 
 _LEAST_GENES = 100  # fewer have no pathways to draw related genotypes from
 _LEAST_EDGES = 40  # of one relation: fewer cannot spread over enough genes
-_MOST_DENSE = 0.25  # share of a relation's pairs that may be edges: beyond, hubs saturate and degrees are not skewed
+_MOST_DENSE = 0.25  # largest density of a relation: beyond it, hubs saturate and degrees are not skewed
 _PATHWAY = 12
 _BY_SIZE = sorted(RELATIONS, key=lambda name: -RELATIONS[name].edges)
 
 
 def scaled_cell(sizes: Sizes | None = None, seed: int = 0) -> CellGraph:
-    """The yeast-scale cell's relations at other sizes: the largest ones first, all nine, or those repeated.
+    """The relations of the yeast-scale cell at other sizes: the largest ones first, repeated if there are more than
+    nine.
 
     >>> scaled_cell(Sizes(genes=200, edges=3_000, relations=2))
     CellGraph(200 genes, 2 relations, 3000 edges)
@@ -78,11 +79,11 @@ def scaled_screen(sizes: Sizes | None = None, num_experiments: int = 20_000, see
 
 
 def _relation_sizes(sizes: Sizes) -> dict[str, RelationSize]:
-    """Genes, edges and sources of each relation; refuses what cannot be drawn, with the nearest that can."""
+    """Genes, edges and sources of each relation; impossible sizes are refused, with the nearest possible ones."""
     if sizes.genes < _LEAST_GENES:
         raise GraphError(f"{sizes.genes:,} genes are too few for a synthetic cell; give at least {_LEAST_GENES}")
     if sizes.relations < 1:
-        raise GraphError(f"{sizes.relations} relations cannot be timed; give at least 1")
+        raise GraphError(f"{sizes.relations} relations are too few for a synthetic cell; give at least 1")
     like = [RELATIONS[_BY_SIZE[i % len(_BY_SIZE)]] for i in range(sizes.relations)]
     rounds = [i // len(_BY_SIZE) for i in range(sizes.relations)]
     names = [_BY_SIZE[i % len(_BY_SIZE)] + (f"_{r + 1}" if r else "") for i, r in enumerate(rounds)]

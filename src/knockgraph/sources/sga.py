@@ -21,7 +21,7 @@ from knockgraph.sources.report import FileReport
 from knockgraph.sources.sgd import Linkage
 
 CONTROL = "YDL227C"
-"""HO: deleting it has no effect, so a double mutant of a query gene and HO stands for the query's single mutant."""
+"""HO: deleting it has no effect, so a double mutant of a query gene and HO represents the single mutant."""
 
 LinkedPolicy = Literal["drop", "mark"]
 
@@ -75,7 +75,7 @@ def read_sga(
     Args:
         path: The file, also compressed or in a zip archive.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         collected: Where the experiments go.
         study: First word of the experiments' source.
         linkage: Positions of the genes; without it no cross counts as linked.
@@ -94,7 +94,7 @@ def read_sga(
         deleted = [strain_genes(text) for text in arrays]
         if any(len(genes) > 2 or "" in genes for genes in crossed) or any(len(g) > 1 or "" in g for g in deleted):
             file.refuse(kinds, lambda row: _bad_strain(row[query], 2) or _bad_strain(row[array], 1))
-        # An array strain deleted for HO alone deletes nothing.
+        # An array strain that lacks only HO counts as the wild type.
         first, bad = _lookup([(g[:1] or [""])[0] for g in crossed], q, resolve)
         second, bad_second = _lookup([(g[1:2] or [""])[0] for g in crossed], q, resolve)
         third, bad_third = _lookup([(g[:1] or [""])[0] for g in deleted], a, resolve)
@@ -132,7 +132,7 @@ def read_sga(
                 report.kept[word] = report.kept.get(word, 0) + there
     report.unresolved = resolve.finish(str(path))
     if linkage is None:
-        report.notes.append("positions of the genes are not known here, so linked crosses are not marked")
+        report.notes.append("the positions of the genes are not known, so linked crosses are not marked")
 
 
 def collector() -> ExperimentCollector:
@@ -151,7 +151,7 @@ def _score(file: DelimitedFile) -> str:
 
 
 def _lookup(names: list[str], codes: Rows, resolve: NameResolver) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """Rows, :data:`NONE` for blank names, and where a name does not resolve."""
+    """Rows, :data:`NONE` for empty names, and where a name is unknown."""
     there = np.array([bool(name) for name in names], bool)
     position = np.cumsum(there) - 1
     wanted = there[codes]

@@ -40,7 +40,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Feature:
-    """One line of ``SGD_features.tab``: what a name stands for, and where it lies."""
+    """One line of ``SGD_features.tab``: a named feature and its position."""
 
     name: str
     type: str
@@ -83,7 +83,7 @@ class Features:
         return GeneNames([f.name for f in chosen], names)
 
     def elsewhere(self, genes: GeneNames) -> dict[str, str]:
-        """Names that the genome has but the gene list has not → what they are."""
+        """Names in the genome that are not in the gene list → what they are."""
         listed = set(genes.names)
         known: dict[str, str] = {}
         for f in (*self.orfs, *self.others):

@@ -1,4 +1,4 @@
-"""What every source is: files of some owner in, a cell graph or a screen out."""
+"""The interface of every source: from files to a cell graph or a screen."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Table = Literal["auto", "scores", "trigenic-calls", "digenic-calls"]
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """What may be chosen when a graph is built; each source looks at those that mean something to it.
+    """Options for building a graph; each source uses those that apply to it.
 
     Attributes:
-        unknown: Edges with a name outside the gene list: ``drop`` leaves them out and reports, ``error`` refuses; by
-            default ``drop`` for public files and ``error`` for one's own tables.
-        cutoff: Least STRING score, for all channels or per channel.
-        merged: One relation of all STRING channels instead of one each.
+        unknown: What to do with edges that name an unknown gene: ``drop`` leaves them out and reports them, ``error``
+            refuses them. Default: ``drop`` for public files and ``error`` for your own tables.
+        cutoff: Minimum STRING score, for all channels or per channel.
+        merged: Whether to merge all STRING channels into one relation.
         weighted: Whether STRING edges carry their score as weight.
         metabolism: Whether yeast-GEM is read.
         plasmid: Whether the four genes of the 2-micron plasmid belong to the cell.
         features: Structural features to add, see :mod:`knockgraph.graph.structural_features`.
-        seed: Of a cell that is drawn.
-        phenotypes: Whether ``yeast-clean`` reads YeastPhenome's files as gene features where they are.
+        seed: Of a generated cell.
+        phenotypes: Whether ``yeast-clean`` reads YeastPhenome's files as gene features if present.
     """
 
     unknown: Policy | None = None
@@ -50,16 +50,16 @@ class GraphOptions:
 
 @dataclass(frozen=True)
 class ScreenOptions:
-    """What may be chosen when a screen is imported; each source looks at those that mean something to it.
+    """Options for importing a screen; each source uses those that apply to it.
 
     Attributes:
-        unknown: Experiments with a name outside the gene list: ``drop`` leaves them out and reports, ``error`` refuses;
-            by default ``drop`` for studies and ``error`` for one's own table.
+        unknown: What to do with experiments that name an unknown gene: ``drop`` leaves them out and reports them,
+            ``error`` refuses them. Default: ``drop`` for studies and ``error`` for your own table.
         linked: Crosses of linked genes: ``drop``, or ``mark`` with 1 in the statistic ``linked``.
-        table: Which table of Kuzmin's; ``auto`` takes the scores if they are there, else the trigenic calls.
+        table: Which table of Kuzmin's; ``auto`` takes the scores if present, else the trigenic calls.
         genes: Where the gene list comes from: a folder with SGD's files or a cell graph; of studies by default the
             folder itself.
-        experiments: How many, of a screen that is drawn.
+        experiments: Number of experiments of a generated screen.
         seed: Of a screen that is drawn.
     """
 
@@ -72,7 +72,7 @@ class ScreenOptions:
 
 
 class Source:
-    """Where a cell graph, a screen, or both come from; override :meth:`graph`, :meth:`screen` or both.
+    """A reader that makes a cell graph, a screen, or both; override :meth:`graph`, :meth:`screen` or both.
 
     Attributes:
         reads: What ``--from`` must name; ``None`` for a source that reads no files.
@@ -91,13 +91,13 @@ class Source:
 
         Args:
             path: What ``--from`` names; the current folder for a source that reads no files.
-            options: What was chosen.
-            report: To be told what was read and dropped.
+            options: The options.
+            report: Records what was read and dropped.
         """
         raise NotImplementedError
 
     def screen(self, path: Path, options: ScreenOptions, report: ImportReport) -> Screen:
-        """The experiments; arguments as above."""
+        """The screen; arguments as above."""
         raise NotImplementedError
 
 

@@ -30,12 +30,14 @@ def string_version(path: Path) -> str:
     """The release in a file's name, ``"12.0"``."""
     found = re.search(r"\.v(\d+(?:\.\d+)*)", path.name)
     if not found:
-        raise FileFormatError(f"the name of {path} does not tell STRING's version (….v12.0.txt.gz); keep its own name")
+        raise FileFormatError(
+            f"the name of {path} does not contain STRING's version (….v12.0.txt.gz); keep the original name"
+        )
     return found[1]
 
 
 def relation_prefix(path: Path) -> str:
-    """How relations made from a file are named: ``"string12_0_"``."""
+    """The prefix of the relations of a file: ``"string12_0_"``."""
     return f"string{string_version(path).replace('.', '_')}_"
 
 
@@ -65,7 +67,7 @@ def read_string(
     Args:
         path: The file, also compressed.
         resolve: Resolves the names (without the taxon before the dot).
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         channels: Which; by default those of :data:`CHANNELS` that the file has (merged: all that it has).
         cutoff: Least score 1 … 1000 of an edge, for all or per channel (``"merged"`` for the merged one).
         merged: One relation ``merged`` instead of one per channel.
@@ -132,7 +134,7 @@ def combine(scores: Sequence[npt.NDArray[np.integer] | npt.NDArray[np.floating]]
     for s in scores:
         absent *= 1 - np.maximum(0.0, (s / 1000 - PRIOR) / (1 - PRIOR))
     combined = 1000 * (1 - (1 - PRIOR) * absent)
-    # Without any evidence there is no edge, although the formula leaves the prior.
+    # Without any evidence there is no edge, although the formula gives the prior.
     return np.where(absent == 1, np.max(scores, axis=0), combined)
 
 

@@ -61,7 +61,7 @@ class TableBlocks:
         check_rows(self.file)
         with pq.ParquetFile(self.file) as parquet:
             for batch in parquet.iter_batches(_ROWS, columns=self.only):
-                batch.validate(full=True)  # texts that are not UTF-8 are noticed here, not where they are used
+                batch.validate(full=True)  # strings that are not UTF-8 are found here, not where they are used
                 for name in batch.schema.names:
                     kind = batch.schema.field(name).type
                     if name in self.text or pa.types.is_null(kind):
@@ -79,8 +79,8 @@ class TableBlocks:
         types = {name: pa.string() if name in self.text else pa.float64() for name in text.columns}
         with text.open() as stream:
             try:
-                # Blank cells stay blank text; only numbers turn them into missing values. The header is the one that
-                # was read: blanks around a name are no part of it.
+                # Empty cells stay empty strings; only numbers turn them into missing values. The header is the one that
+                # was read: spaces around a name are not part of it.
                 with csv.open_csv(
                     stream,
                     csv.ReadOptions(column_names=text.columns, skip_rows=text.first_line - 1, block_size=_BLOCK),
@@ -96,7 +96,7 @@ class TableBlocks:
                 raise
 
     def _refuse_words(self, text: DelimitedFile, names: list[str]) -> None:
-        """Raise for the first text that stands in a column of numbers."""
+        """Raise for the first value in a column of numbers that is not a number."""
         at = {name: text.columns.index(name) for name in names}
         for number, fields in text.rows():
             for name, column in at.items():
@@ -118,14 +118,14 @@ def delimited(file: Path) -> DelimitedFile:
 
 
 def refuse_repeated(file: Path, names: list[str]) -> None:
-    """Two columns of one name are refused: nobody could say which is meant."""
+    """Refuse two columns with the same name."""
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise FileFormatError(f"{file} has more than one column {', '.join(map(repr, repeated))}; rename or remove one")
 
 
 def _is_number(text: str) -> bool:
-    """Whether pyarrow takes a cell for a number or for a missing one."""
+    """Whether pyarrow reads a cell as a number or as missing."""
     import pyarrow as pa
     import pyarrow.csv as csv
 

@@ -10,7 +10,8 @@ A table for a screen::
 
     genotype,PHENOTYPE,…,PHENOTYPE.STATISTIC,…,source
     YAL001C+YBR002C,-0.12                               genes joined by + (or , | ;)
-    WT,0.0                                              the wild type; a blank cell is an error
+    YAL001C=0.3+YBR002C,-0.05                           turned down to 0.3 instead of deleted
+    WT,0.0                                              the wild type; an empty cell is an error
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def read_graph(directory: Path, unknown: Policy = "error", report: ImportReport 
     Args:
         directory: The folder.
         unknown: Edges with a name that is not in genes.csv: an error, or dropped and reported.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
     """
     report = ImportReport("tables") if report is None else report
     genes_file = _find(directory, "genes")
@@ -70,7 +71,7 @@ def read_graph(directory: Path, unknown: Policy = "error", report: ImportReport 
 def read_screen(path: Path) -> Screen:
     """The screen of a table laid out as above; ``path`` is the file, or a folder that holds ``screen.csv``.
 
-    It is read block by block, so that the memory it takes is that of the screen and not of the text.
+    It is read block by block, so that it takes the memory of the screen and not of the text.
     """
     file = _find(path, "screen") if path.is_dir() else path
     blocks = TableBlocks(file, text=("genotype", "source"))
@@ -92,7 +93,7 @@ def read_screen(path: Path) -> Screen:
             source_codes.append(known[texts.indices.to_numpy()])
     if len(genotypes) == 0:
         raise ScreenError(f"{file} has a header but no experiments; add one row for each, or is it the right file?")
-    column = {name: np.concatenate(values.pop(name)) for name in numbers}  # one after another: each frees its blocks
+    column = {name: np.concatenate(values.pop(name)) for name in numbers}  # one at a time: each frees its blocks
     phenotypes: dict[str, Floats] = {}
     statistics: dict[str, dict[str, Floats]] = {}
     for name, numeric in column.items():
@@ -171,13 +172,13 @@ def read_table(file: Path) -> pa.Table:
             raise FileFormatError(f"cannot read {file}: there is no such file")
         if file.name.endswith(".parquet"):
             table = pq.read_table(file)
-            table.validate(full=True)  # texts that are not UTF-8 are noticed here, not where they are used
+            table.validate(full=True)  # strings that are not UTF-8 are found here, not where they are used
         else:
             text = delimited(file)
-            # Blank cells stay blank text; only numeric columns turn them into missing values.
+            # Empty cells stay empty strings; only numeric columns turn them into missing values.
             convert = csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(_TEXT, pa.string()))
             parse = csv.ParseOptions(delimiter=text.delimiter)
-            # The header is the one that was read: blanks around a name are no part of it.
+            # The header is the one that was read: spaces around a name are not part of it.
             read = csv.ReadOptions(column_names=text.columns, skip_rows=text.first_line - 1)
             with text.open() as stream:
                 try:
@@ -257,7 +258,7 @@ def _numbers(table: pa.Table, name: str, file: Path) -> np.ndarray[Any, Any]:
 
 
 def _line_of(file: Path, column: str, value: Any) -> str:
-    """``, line N`` of the first row with this text in a column; blank for Parquet, which has no lines."""
+    """``, line N`` of the first row with this value in a column; empty for Parquet, which has no lines."""
     if file.name.endswith(".parquet"):
         return ""
     text = delimited(file)

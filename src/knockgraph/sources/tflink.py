@@ -19,7 +19,7 @@ def read_tflink(path: Path, resolve: NameResolver, report: FileReport, small_sca
     Args:
         path: ``TFLink_Saccharomyces_cerevisiae_interactions_All_simpleFormat_v1.0.tsv``, also compressed.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
         small_scale_only: Only edges with small-scale evidence.
     """
     file = DelimitedFile(path, "\t")

@@ -1,4 +1,4 @@
-"""Genotypes as they are written in tables, collected block by block: the texts are never in memory together."""
+"""Written genotypes of tables, collected block by block, so that the strings are never all in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from knockgraph.errors import ScreenError
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import Genotypes
-from knockgraph.screen.genotypes import parse
+from knockgraph.screen.genotypes import name_and_value, parse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ _OTHER_SIGNS = "[,|;]"
 
 
 class WrittenGenotypes:
-    """Collects genotypes, given as texts (``A+B``, ``WT``) or as lists of names, as codes into one list of names."""
+    """Collects genotypes, given as strings (``A+B``, ``WT``) or as lists of names, as codes into one list of names."""
 
     def __init__(self) -> None:
         self._code: dict[str, int] = {}
@@ -34,7 +34,7 @@ class WrittenGenotypes:
         """The genotypes of some more experiments.
 
         Raises:
-            ScreenError: With the number of the row if a genotype, or a gene of one, is blank or missing.
+            ScreenError: A genotype or one of its genes is empty or missing; the message gives the row.
         """
         import pyarrow as pa
 
@@ -42,7 +42,7 @@ class WrittenGenotypes:
         if _is_list(kind) and (pa.types.is_fixed_size_list(kind) or pa.types.is_integer(kind.value_type)):
             column = column.cast(pa.large_list(pa.string()))
         elif pa.types.is_nested(kind) and not _is_list(kind):
-            raise ScreenError(f"the column 'genotype' holds {kind}; give texts or lists of texts")
+            raise ScreenError(f"the column 'genotype' holds {kind}; give strings or lists of strings")
         lists = pa.types.is_nested(kind)
         if column.null_count:
             missing = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
@@ -60,13 +60,16 @@ class WrittenGenotypes:
         if not lists:
             names = [name.strip() for name in names]
             codes, size = self._without_wild_type(column, names, codes, size)
+        for code, name in enumerate(names):
+            if "=" in name and name not in self._code:
+                self._check_value(name, code, codes, size)
         known = np.array([self._code.setdefault(name, len(self._code)) for name in names] or [0], dtype=np.int32)
         self._codes.append(known[codes])
         self._sizes.append(size)
         self._rows += len(column)
 
     def genotypes(self) -> Genotypes:
-        """All that were added, in their order."""
+        """All genotypes, in the order in which they were added."""
         ptr = np.zeros(self._rows + 1, dtype=np.int64)
         at = 0
         for size in self._sizes:
@@ -75,11 +78,11 @@ class WrittenGenotypes:
         np.cumsum(ptr, out=ptr)
         codes = np.concatenate([*self._codes, np.empty(0, dtype=np.int32)])
         self._codes.clear()
-        return Genotypes(tuple(self._code), codes, ptr)
+        return Genotypes.from_entries(tuple(self._code), codes, ptr)
 
     @staticmethod
     def _split(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """The names of all genotypes one after another, blanks around them included, and how many each has."""
+        """The names of all genotypes in sequence, with surrounding spaces, and how many each genotype has."""
         import pyarrow.compute as pc
 
         texts = column.cast("string")
@@ -93,7 +96,7 @@ class WrittenGenotypes:
     def _without_wild_type(
         self, column: pa.Array, names: list[str], codes: npt.NDArray[np.int32], size: npt.NDArray[np.int32]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """The same without the entries that stand for no deletion; a blank one is refused."""
+        """The same without the entries for the wild type; an empty one is refused."""
         blank = [code for code, name in enumerate(names) if not name]
         if blank:
             row = self._row_of(int(np.isin(codes, blank).argmax()), size)
@@ -109,6 +112,13 @@ class WrittenGenotypes:
         keep = np.ones(len(codes), dtype=bool)
         keep[start[wild]] = False
         return codes[keep], np.where(wild, 0, size).astype(np.int32)
+
+    def _check_value(self, name: str, code: int, codes: npt.NDArray[np.int32], size: npt.NDArray[np.int32]) -> None:
+        try:
+            name_and_value(name)
+        except ScreenError as error:
+            row = self._row_of(int((codes == code).argmax()), size)
+            raise ScreenError(f"data row {row}: {error}") from error
 
     def _row_of(self, entry: int, size: npt.NDArray[np.int32]) -> int:
         """The number, from 1, of the experiment that an entry of this block belongs to."""

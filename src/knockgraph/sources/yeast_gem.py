@@ -20,11 +20,11 @@ from knockgraph.graph import Reaction
 
 FORMAT = "knockgraph.reactions"
 VERSION = 1
-_MOST_BYTES = 1 << 29  # of a model without its compression; yeast-GEM has some ten million
+_MOST_BYTES = 1 << 29  # of an uncompressed model; yeast-GEM has about ten million
 
 
 def cache_folder() -> Path:
-    """Where results of slow readings are kept: ``$KNOCKGRAPH_CACHE``, or knockgraph's folder of the user's cache."""
+    """Where parsed models are cached: ``$KNOCKGRAPH_CACHE``, or knockgraph's folder in the user's cache."""
     given = os.environ.get("KNOCKGRAPH_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(given) if given else base / "knockgraph"
@@ -33,8 +33,9 @@ def cache_folder() -> Path:
 def read_model(path: Path, cache: Path | None = None) -> list[Reaction]:
     """The reactions of a metabolic model.
 
-    cobra takes half a minute for yeast-GEM, so the reactions are stored in ``cache`` under the file's own hash and read
-    from there the next time; a damaged or unwritable cache is passed over.
+    cobra takes half a minute for yeast-GEM, so the reactions are stored in ``cache`` under the hash of the file and
+    read
+    from there the next time; a damaged or unwritable cache is ignored.
 
     Args:
         path: ``yeast-GEM.yml``, ``.xml`` (SBML), also ``.gz`` or ``.xz``.
@@ -58,7 +59,7 @@ def read_model(path: Path, cache: Path | None = None) -> list[Reaction]:
 
 
 def _stored(name: Any, stoichiometry: Any, lower_bound: Any, upper_bound: Any, gene_rule: Any, growth: Any) -> Reaction:
-    """A row of the cache; one that another program wrote is as good as none."""
+    """A row of the cache; an unexpected one is treated as missing."""
     if not all(type(text) is str for text in (name, gene_rule)) or type(growth) is not bool:
         raise TypeError("a reaction of other types")
     amounts = {metabolite: float(amount) for metabolite, amount in stoichiometry.items()}

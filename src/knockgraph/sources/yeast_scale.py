@@ -57,7 +57,7 @@ class RelationSize(NamedTuple):
     sources: int | None = None  #: regulators of a directed relation
     inner: float = 0.0  #: share of all pairs of genes inside a pathway that are edges
     parallel: float = 0.0  #: the same between parallel pathways
-    exponent: float = 0.6  #: fall of the degree with its rank
+    exponent: float = 0.6  #: decay of the degree with its rank
     offset: float = 8.0  #: flattens the head, see :func:`~knockgraph.sources.planted.heavy_tailed_edges`
 
 
@@ -76,10 +76,10 @@ RELATIONS = {
 NUM_REACTIONS, NUM_REACTIONS_WITH_GENES, NUM_METABOLITES, NUM_GPR, NUM_RMR = 7_122, 4_881, 2_806, 5_450, 26_325
 NUM_GROWTH_REACTIONS = 4
 
-_IN_PATHWAYS = 4_500  # at most; few enough to lie in the genes of every relation they are planted in
+_IN_PATHWAYS = 4_500  # at most; few enough to fit the genes of every relation they are planted in
 _METABOLIC_GENES = 1_150
 _MIX = Mix(singles=0.02, doubles=0.1)
-# One stream of random numbers per part (relations: 10, 11, …), so that a part does not depend on the others.
+# One stream of random numbers per component (relations: 10, 11, …), so that none depends on the others.
 _PATHWAYS, _COSTS, _METABOLISM, _SCREEN, _FIRST_RELATION = 0, 1, 2, 3, 10
 
 
@@ -100,8 +100,8 @@ def yeast_scale_screen(num_experiments: int = NUM_EXPERIMENTS, seed: int = 0) ->
     """Experiments on ``yeast_scale_cell(seed)``, all of different genotypes, seven in eight of them triple deletions.
 
     Phenotypes ``fitness`` and ``gene_interaction`` (in log fitness), each with its ``std``, the latter with a
-    ``p_value``. 20 million take less than a minute and 3 GB; closely related triples run out at that size, so that more
-    genotypes have no interaction and the best possible Pearson correlation is about 0.85.
+    ``p_value``. 20 million take less than a minute and 3 GB. At that size there are not enough closely related triples,
+    so more genotypes have no interaction, and the best possible Pearson correlation is about 0.85.
     """
     rng = default_rng([seed, _SCREEN])
     genotypes = draw_genotypes(rng, _pathways(seed), _MIX, num_experiments)
@@ -124,7 +124,7 @@ class YeastScale(Source):
 
 
 def yeast_scale_mechanism(seed: int = 0) -> Buffering:
-    """What ``yeast_scale_cell(seed)`` really does, without measurement error: the truth to compare a model with."""
+    """The mechanism of ``yeast_scale_cell(seed)``, without measurement error: the truth to compare a model with."""
     pathways = _pathways(seed)
     return Buffering.from_physical(default_rng([seed, _COSTS]), pathways, _relation(seed, pathways, "physical"))
 
@@ -144,7 +144,7 @@ def _relation(seed: int, pathways: Pathways, name: str) -> Ints:
         planted = pathways.inner_edges(rng, size.inner)
     elif size.parallel:
         planted = pathways.parallel_edges(rng, size.parallel)
-    # Where not all pathways fit, the first ones do: they then form four fifths of the genes touched.
+    # If not all pathways fit, the first ones are used; they then form four fifths of the touched genes.
     members = pathways.members[: size.nodes * 4 // 5] if planted.size else pathways.members[:0]
     others = rng.permutation(np.setdiff1d(np.arange(NUM_GENES), members))
     nodes = rng.permutation(np.concatenate([members, others[: size.nodes - len(members)]]))
@@ -162,8 +162,8 @@ def _relation(seed: int, pathways: Pathways, name: str) -> Ints:
 def _reactions(rng: Generator, names: list[str], pathways: Pathways) -> Iterator[Reaction]:
     """Reactions that split into exactly the stated numbers of nodes and entries.
 
-    Each number is met by drawing from a skewed distribution up to the limit and making up the rest with reactions that
-    become a single node, for these change a count by one.
+    Each number is reached by drawing from a skewed distribution up to the limit, and then adding reactions that become
+    a single node, because these change a count by one.
     """
     isozymes = rng.choice([1, 2, 3, 5, 12], NUM_REACTIONS_WITH_GENES, p=[0.74, 0.15, 0.06, 0.04, 0.01])
     isozymes, directions = _up_to(rng, NUM_REACTIONS_WITH_GENES, isozymes)
@@ -237,7 +237,7 @@ def _stoichiometry(rng: Generator, nodes: Ints, is_growth: Bools, can_exchange: 
         return at
 
     metabolite = pick(len(reaction))
-    # There are more reactions than metabolites: first entries that go round touch all of them.
+    # There are more reactions than metabolites: cycling through them as first entries touches all.
     metabolite[place == 0] = np.resize(rng.permutation(NUM_METABOLITES), len(nodes))
     while True:
         _, kept = np.unique(reaction * NUM_METABOLITES + metabolite, return_index=True)  # keeps first entries

@@ -16,9 +16,9 @@ from knockgraph.sources.names import NameResolver
 from knockgraph.sources.report import ImportReport
 
 FEWEST_GENES = 1000
-"""Conditions that were tested on fewer genes say who was chosen for a test rather than what it found."""
+"""Conditions tested on fewer genes reveal which genes were selected for testing rather than what was found."""
 LARGEST = 6.0
-"""Values beyond ± this are cut: a dead mutant is not twenty times as informative as a sick one."""
+"""Values are clipped to ± this: a dead mutant is not twenty times as informative as a sick one."""
 
 
 def read_phenotypes(paths: Sequence[Path], resolve: NameResolver, report: ImportReport) -> Tensor | None:
@@ -27,7 +27,7 @@ def read_phenotypes(paths: Sequence[Path], resolve: NameResolver, report: Import
     Args:
         paths: The owner's ``…_valuez.txt``, one per paper, or one table of them all: the column ``orf``, then numbers.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
 
     Returns:
         ``None`` if no condition is left.

@@ -17,7 +17,7 @@ def read_regulations(path: Path, resolve: NameResolver, report: FileReport) -> T
     Args:
         path: ``RegulationTwoColumnTable_Documented_….tsv.gz`` or any table with the columns regulator and target.
         resolve: Resolves the names.
-        report: Told what was read and dropped.
+        report: Records what was read and dropped.
     """
     edges = read_edge_list(path, resolve, report, directed=True)
     return edges if isinstance(edges, Tensor) else edges[0]

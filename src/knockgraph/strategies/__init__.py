@@ -22,13 +22,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from knockgraph import registry
-from knockgraph.strategies.strategy import Strategy
+from knockgraph.strategies.strategy import Placement, Strategy
 from knockgraph.strategies.view import PerturbedGraphs
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
 
-__all__ = ["DEFAULT", "PerturbedGraphs", "Strategy", "available", "create"]
+__all__ = ["DEFAULT", "PerturbedGraphs", "Strategy", "available", "create", "placement"]
 
 DEFAULT = "node-mask"
 
@@ -36,6 +36,12 @@ DEFAULT = "node-mask"
 def available() -> list[str]:
     """The names of all strategies."""
     return registry.available("strategy")
+
+
+def placement(name: str) -> Placement:
+    """Where the strategy of this name does its work, see :class:`Strategy`."""
+    found: Placement = registry.find("strategy", name).placement
+    return found
 
 
 def create(name: str, graph: CellGraph, **options: Any) -> Strategy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +16,19 @@ from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, EdgeStrategy, rem
 from knockgraph.strategies.strategy import Direction, as_batch
 
 
+class MostDeletions(NamedTuple):
+    """What the loader attaches: the largest number of deletions of a sample."""
+
+    most: int
+
+
 def collate_with_most(samples: Any) -> PerturbationBatch:
-    """The batch with ``most``, the largest number of deletions of a sample, attached."""
+    """The batch with its :class:`MostDeletions` attached."""
     batch = as_batch(samples)
     if batch.device.type != "cpu":
         return batch
-    return replace(batch, payload={"most": int(batch.perturbation_indices_ptr.diff().max()) if len(batch) else 0})
+    count = batch.deletions().perturbation_indices_ptr.diff()
+    return replace(batch, payload=MostDeletions(int(count.max()) if len(count) else 0))
 
 
 class DeviceCached(EdgeStrategy):
@@ -56,9 +63,9 @@ class DeviceCached(EdgeStrategy):
         return collate_with_most
 
     def _view(self, batch: PerturbationBatch) -> EdgeMaskedGraphs:
-        known = isinstance(batch.payload, dict) and "most" in batch.payload
         count = batch.perturbation_indices_ptr.diff()
-        most = batch.payload["most"] if known else (int(count.max()) if len(count) else 0)
+        known = batch.payload if isinstance(batch.payload, MostDeletions) else None
+        most = known.most if known else (int(count.max()) if len(count) else 0)
         return EdgeMaskedGraphs(self, batch, [self._mask(r, batch, count, most) for r in range(len(self.num_edges))])
 
     def _mask(self, r: int, batch: PerturbationBatch, count: Tensor, most: int) -> Tensor:

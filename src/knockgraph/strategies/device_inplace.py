@@ -13,7 +13,7 @@ from knockgraph.errors import StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.device_tables import IncidenceStrategy
-from knockgraph.strategies.device_vectorized import RemovedCounter
+from knockgraph.strategies.device_vectorized import RemovedCounter, RemovedEdges
 from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, removed_by_gene, removed_edges
 from knockgraph.strategies.strategy import Direction
 
@@ -77,16 +77,16 @@ class InplaceGraphs(EdgeMaskedGraphs):
         return self.strategy.buffer(r, self.batch.num_columns)
 
     def __enter__(self) -> Self:
-        strategy, batch = self.strategy, self.batch
+        strategy, batch = self.strategy, self.deletions
         if strategy.borrowed:
             raise StrategyError(
                 "device-inplace has one mask buffer and another view of it is still alive; leave its 'with' block first"
             )
-        known = batch.payload["removed"] if isinstance(batch.payload, dict) and "removed" in batch.payload else None
+        known = batch.payload if isinstance(batch.payload, RemovedEdges) else None
         places = []
         for r in range(len(strategy.num_edges)):
             ptr, edge = strategy.incidence(r)
-            removed, sample = removed_edges(ptr, edge, batch, None if known is None else known[r])
+            removed, sample = removed_edges(ptr, edge, batch, None if known is None else known.removed[r])
             places.append(removed * batch.num_columns + sample)
             strategy.buffer(r, batch.num_columns)  # before it is borrowed: a new size may not fit the memory
         strategy.borrowed = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,12 @@ from knockgraph.strategies.strategy import Direction, as_batch
 Layout = Literal["ragged", "padded"]
 
 
+class RemovedEdges(NamedTuple):
+    """What the loader attaches: how many edges a batch removes, per relation."""
+
+    removed: list[int]
+
+
 class RemovedCounter:
     """Counts on the host how many edges a batch removes, so that the device need not be asked. Travels to workers."""
 
@@ -26,11 +32,12 @@ class RemovedCounter:
         self.pointers = pointers
 
     def collate(self, samples: Any) -> PerturbationBatch:
-        """The batch with ``removed``, the number of removed edges per relation, attached."""
+        """The batch with its :class:`RemovedEdges` attached."""
         batch = as_batch(samples)
         if batch.device.type != "cpu":
             return batch
-        return replace(batch, payload={"removed": [count_removed(ptr, batch) for ptr in self.pointers]})
+        deletions = batch.deletions()
+        return replace(batch, payload=RemovedEdges([count_removed(ptr, deletions) for ptr in self.pointers]))
 
 
 class DeviceVectorized(IncidenceStrategy):
@@ -70,7 +77,7 @@ class DeviceVectorized(IncidenceStrategy):
         return EdgeMaskedGraphs(self, batch, [make(r, batch) for r in range(len(self.num_edges))])
 
     def _ragged(self, r: int, batch: PerturbationBatch) -> Tensor:
-        known = batch.payload["removed"][r] if isinstance(batch.payload, dict) and "removed" in batch.payload else None
+        known = batch.payload.removed[r] if isinstance(batch.payload, RemovedEdges) else None
         ptr, edge = self.incidence(r)
         removed, sample = removed_edges(ptr, edge, batch, known)
         mask = torch.ones(self.num_edges[r], batch.num_columns, dtype=torch.bool, device=self.device)

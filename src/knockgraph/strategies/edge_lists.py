@@ -32,6 +32,8 @@ class SampleEdges:
 class EdgeListStrategy(Strategy):
     """A strategy that gives every sample its own edge list."""
 
+    abilities = frozenset({"doses"})
+
     def __init__(self, graph: CellGraph, direction: Direction = "both") -> None:
         super().__init__(graph, direction)
         # Only for edge_mask(), which is for checks: (destination, source) of every edge as one sorted key.
@@ -85,9 +87,9 @@ class EdgeListedGraphs(PerturbedGraphs):
     def _gene(self, node: Tensor) -> Tensor:
         return (node if self.row is None else self.row[node]) // max(self.keep.shape[1], 1)
 
-    def _aggregate(self, r: int, x: Tensor, reduce: Reduce) -> Tensor:
+    def _aggregate(self, r: int, x: Tensor, reduce: Reduce, weighted: bool = True) -> Tensor:
         source, target = self.lists[r].edge_index
-        weight = self.lists[r].weight
+        weight = self.lists[r].weight if weighted else None
         messages = self._nodes(x)[source]
         if weight is not None:
             messages = messages * weight.to(messages.dtype).unsqueeze(-1)

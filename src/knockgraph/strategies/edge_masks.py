@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +17,16 @@ from knockgraph.strategies.strategy import Direction, Strategy
 from knockgraph.strategies.view import Origin, PerturbedGraphs
 
 
+class EdgeMasks(NamedTuple):
+    """What the loader's workers attach: bool ``[num_edges, samples]`` per relation."""
+
+    masks: list[Tensor]
+
+
 class EdgeStrategy(Strategy):
     """A strategy that computes with explicit edges: ``edge_index`` of every relation on the device, shared."""
+
+    abilities = frozenset({"doses"})
 
     def __init__(self, graph: CellGraph, direction: Direction = "both") -> None:
         super().__init__(graph, direction)
@@ -62,9 +71,11 @@ class EdgeMaskedGraphs(PerturbedGraphs):
         """bool ``[num_edges, batch]`` of relation ``r``."""
         return self.masks[r]
 
-    def _aggregate(self, r: int, x: Tensor, reduce: Reduce) -> Tensor:
+    def _aggregate(self, r: int, x: Tensor, reduce: Reduce, weighted: bool = True) -> Tensor:
         source, target = self.strategy.edge_index(r)
-        messages = self.strategy.weighted(r, x.index_select(0, source))
+        messages = x.index_select(0, source)
+        if weighted:
+            messages = self.strategy.weighted(r, messages)
         return reduce_edges(messages, target, self.strategy.num_genes, reduce, self.mask(r), source)
 
     def _attend(self, r: int, source: Tensor, target: Tensor, attention: Tensor, slope: float) -> Tensor:

@@ -13,6 +13,7 @@ from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.edge_masks import (
     EdgeMaskedGraphs,
+    EdgeMasks,
     EdgeStrategy,
     removed_by_gene,
     removed_edges,
@@ -46,7 +47,7 @@ class MaskBuilder:
     def collate(self, samples: Any) -> PerturbationBatch:
         """The batch with its masks attached."""
         batch = as_batch(samples)
-        return replace(batch, payload={"masks": self.masks(batch)})
+        return replace(batch, payload=EdgeMasks(self.masks(batch.deletions())))
 
     @property
     def nbytes(self) -> int:
@@ -81,7 +82,7 @@ def view_of_payload(
     strategy: EdgeStrategy, batch: PerturbationBatch, collate: Callable[[Any], PerturbationBatch]
 ) -> EdgeMaskedGraphs:
     """The view of masks that a worker attached, or, for a bare batch, of masks made here and now."""
-    made_in_worker = isinstance(batch.payload, dict) and "masks" in batch.payload
-    masks = batch.payload["masks"] if made_in_worker else collate(batch.to("cpu")).payload["masks"]
-    masks = [with_wild_type_column(mask.to(strategy.device), batch) for mask in masks]
+    made_in_worker = isinstance(batch.payload, EdgeMasks)
+    payload: EdgeMasks = batch.payload if made_in_worker else collate(batch.to("cpu")).payload
+    masks = [with_wild_type_column(mask.to(strategy.device), batch) for mask in payload.masks]
     return EdgeMaskedGraphs(strategy, batch, masks, "worker" if made_in_worker else "in place")

@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -179,6 +179,12 @@ class MaskStore:
             raise FileFormatError(f"{data} is missing or not of the size that its manifest tells; prepare it again")
         self.directory = folder
 
+    def close(self) -> None:
+        """Let go of the folder; the next read opens it again."""
+        self._opened = None
+        if self.directory is not None:
+            _Opened.close(self.directory)
+
     def read(self, batch: PerturbationBatch) -> list[bytes]:
         """The records of a batch on the host, one per column."""
         if self.directory is None:
@@ -238,23 +244,26 @@ class MaskStore:
         return {**self.__dict__, "_opened": None}
 
     def _sets(self, genotypes: GenotypesLike) -> list[npt.NDArray[np.int32]]:
-        """Distinct genotypes as sorted gene indices; the wild type is always among them."""
+        """Distinct sets of deleted genes as sorted indices; the wild type is always among them.
+
+        Genes with a value other than 0 keep their edges, so they have no part in what is stored.
+        """
         if isinstance(genotypes, Screen):
             genotypes = genotypes.genotypes
         lists: Iterable[Any]
         if isinstance(genotypes, Genotypes):
             gene = self.names.index(genotypes.names).numpy()
-            lists = (gene[genotypes.codes[a:b]] for a, b in itertools.pairwise(genotypes.ptr.tolist()))
+            lists = _deleted(gene[genotypes.codes], genotypes.ptr, genotypes.values)
         elif isinstance(genotypes, BoundScreen):
             if genotypes.gene_list_hash != self.identity["gene_list_hash"]:
                 raise GeneListMismatchError("this screen was bound to another gene list; bind it to this graph")
-            flat, ptr = genotypes.indices.cpu().numpy(), genotypes.host_ptr
-            lists = (flat[a:b] for a, b in itertools.pairwise(ptr.tolist()))
+            doses = None if genotypes.doses is None else genotypes.doses.cpu().numpy()
+            lists = _deleted(genotypes.indices.cpu().numpy(), genotypes.host_ptr, doses)
         elif isinstance(genotypes, PerturbationBatch):
             known = (None, self.identity["gene_list_hash"])
             if genotypes.num_genes != self.num_genes or genotypes.gene_list_hash not in known:
                 raise GeneListMismatchError("this batch is about another gene list; bind its screen to this graph")
-            lists = genotypes.tolist()
+            lists = genotypes.deletions().tolist()
         else:
             lists = PerturbationBatch.from_lists(genotypes, self.num_genes).tolist()
         distinct = {(): np.empty(0, dtype=np.int32)}
@@ -292,6 +301,12 @@ class _Opened:
         opened = cls.known.pop(str(folder.resolve()), None)
         if opened is not None:
             opened.environment.close()
+
+
+def _deleted(genes: npt.NDArray[Any], ptr: npt.NDArray[Any], values: npt.NDArray[Any] | None) -> Iterator[Any]:
+    """The deleted genes of each row."""
+    for a, b in itertools.pairwise(ptr.tolist()):
+        yield genes[a:b] if values is None else genes[a:b][values[a:b] == 0]
 
 
 def _key(genes: npt.NDArray[np.int32]) -> bytes:

@@ -39,6 +39,7 @@ class Neighborhood(EdgeStrategy):
 
     name = "neighborhood"
     placement = "device"
+    abilities = frozenset()
 
     def __init__(
         self, graph: CellGraph, direction: Direction = "both", hops: int = 2, layers: int | None = None
@@ -64,9 +65,10 @@ class Neighborhood(EdgeStrategy):
         """See above."""
         return self.exact_for(self.layers)
 
-    def exact_for(self, hops: int | None) -> bool:
-        """Whether ``hops`` of a model are covered; unknown counts as no."""
-        return hops is not None and self.hops >= hops
+    @property
+    def receptive_field(self) -> int:
+        """The radius."""
+        return self.hops
 
     def incoming(self, r: int) -> tuple[Tensor, Tensor]:
         """``ptr [num_genes + 1]`` and positions of incoming edges of relation ``r``, int32."""
@@ -172,7 +174,7 @@ class NeighborhoodGraphs(PerturbedGraphs):
         chosen = self.recomputed.view(n, b, *[1] * (y.dim() - 2))
         return torch.where(chosen, y, y[:, -1:])
 
-    def _aggregate(self, r: int, x: Tensor, reduce: Reduce) -> Tensor:
+    def _aggregate(self, r: int, x: Tensor, reduce: Reduce, weighted: bool = True) -> Tensor:
         self._look_at(x)
         source, target, gene, edge = self._list(r)
         messages = self.strategy.weighted(r, x.flatten(0, 1)[source], edge)

@@ -27,7 +27,8 @@ class NodeMask(Strategy):
 
     .. math:: \mathrm{aggregate}(x) = m \odot A (m \odot x)
 
-    exactly, with one shared :math:`A`: a batch is one sparse product with ``batch · channels`` columns.
+    exactly, with one shared :math:`A`: a batch is one sparse product with ``batch · channels`` columns. Doses take the
+    place of :math:`m`.
 
     Args:
         graph: The cell graph.
@@ -37,6 +38,7 @@ class NodeMask(Strategy):
 
     name = "node-mask"
     placement = "device"
+    abilities = frozenset({"doses", "gradients at 0", "static shapes"})
 
     def __init__(self, graph: CellGraph, direction: Direction = "both", backend: str = "auto") -> None:
         super().__init__(graph, direction)
@@ -82,7 +84,7 @@ class NodeMaskedGraphs(PerturbedGraphs):
     def aggregate_all(self, x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """See :class:`PerturbedGraphs`; one product for all relations."""
         operator = self.strategy.stacked
-        if operator is None:
+        if operator is None or self.graded:
             return super().aggregate_all(x, reduce)
         degree = self._degrees_of_all() if reduce == "mean" else None
         if x.dim() == 2 and reduce in ("sum", "mean"):
@@ -92,13 +94,20 @@ class NodeMaskedGraphs(PerturbedGraphs):
     def aggregate_rows(self, x: Tensor, reduce: Reduce, rows: DistinctRows) -> Tensor:
         """See :class:`PerturbedGraphs`; on the host the other rows are not made."""
         operator, whole = self.strategy.stacked, x.dtype in (torch.float32, torch.float64)
-        if operator is None or rows.count is not None or x.dim() == 3 or reduce not in ("sum", "mean") or not whole:
+        if (
+            self.graded
+            or operator is None
+            or rows.count is not None
+            or x.dim() == 3
+            or reduce not in ("sum", "mean")
+            or not whole
+        ):
             return super().aggregate_rows(x, reduce, rows)
         return spmm_shared_rows(
             operator,
             x,
-            self.batch.perturbation_indices,
-            self.batch.perturbation_indices_batch,
+            self.deletions.perturbation_indices,
+            self.deletions.perturbation_indices_batch,
             rows,
             scale_out=self._scale(self._degrees_of_all() if reduce == "mean" else None, x.dtype),
             mask_in=self.strategy.direction == "both",
@@ -106,19 +115,21 @@ class NodeMaskedGraphs(PerturbedGraphs):
 
     def aggregate(self, relation: str, x: Tensor, reduce: Reduce = "sum") -> Tensor:
         """See :class:`PerturbedGraphs`."""
-        if x.dim() == 2 and reduce in ("sum", "mean"):
+        if x.dim() == 2 and reduce in ("sum", "mean") and not self.graded:
             r = self.strategy.relation_number(relation)
             return self._shared(self.strategy.operator(r), x, self._degree(r) if reduce == "mean" else None)
         return super().aggregate(relation, x, reduce)
 
     def distinct_rows(self) -> DistinctRows | None:
         """See :class:`PerturbedGraphs`."""
+        if self.graded:
+            return None  # a row that stands for others would take the gradient of their doses
         if self._rows is None and self.strategy.stacked is not None:
             touched = touched_rows(
                 self.strategy.stacked,
                 self.keep,
-                self.batch.perturbation_indices,
-                self.batch.perturbation_indices_batch,
+                self.deletions.perturbation_indices,
+                self.deletions.perturbation_indices_batch,
                 send=self.strategy.direction == "both",
                 backend=self.strategy.backend,
             )
@@ -131,8 +142,8 @@ class NodeMaskedGraphs(PerturbedGraphs):
         return spmm_shared(
             operator,
             x,
-            self.batch.perturbation_indices,
-            self.batch.perturbation_indices_batch,
+            self.deletions.perturbation_indices,
+            self.deletions.perturbation_indices_batch,
             self.batch.num_columns,
             scale_out=self._scale(degree, x.dtype),
             mask_in=self.strategy.direction == "both",
@@ -158,9 +169,26 @@ class NodeMaskedGraphs(PerturbedGraphs):
             backend=self.strategy.backend,
         )
 
-    def _aggregate(self, r: int, x: Tensor, reduce: Reduce) -> Tensor:
+    def _aggregate(self, r: int, x: Tensor, reduce: Reduce, weighted: bool = True) -> Tensor:
         degree = self._degree(r) if reduce == "mean" else None
         return self._product(self.strategy.operator(r), x, reduce, degree)
+
+    def _unscaled(self, r: int, x: Tensor, reduce: Reduce, weighted: bool = True) -> Tensor:
+        """See :class:`PerturbedGraphs`; where a gradient is asked for, the edges of deleted genes are there for it."""
+        operator, backend = self.strategy.operator(r), self.strategy.backend
+        kept = self.keep_source if reduce in ("max", "min") or not self.dose.requires_grad else None
+        return spmm(operator, x, scale_in=kept, reduce=reduce, weighted=weighted, backend=backend)
+
+    def _unscaled_attend(self, r: int, source: Tensor, target: Tensor, attention: Tensor, slope: float) -> Tensor:
+        """The same for attention."""
+        if not self.dose.requires_grad:
+            return self._attend(r, source, target, attention, slope)
+        operator, backend = self.strategy.operator(r), self.strategy.backend
+        y = attend(operator, source, target, attention, slope=slope, backend=backend)
+        if self.strategy.direction == "in":
+            return y
+        there = (self._received_dose(r, y.dtype) > 0).unsqueeze(-1)
+        return torch.where(there, y, y.new_zeros(()))
 
     def _attend(self, r: int, source: Tensor, target: Tensor, attention: Tensor, slope: float) -> Tensor:
         return attend(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +12,10 @@ import torch
 
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
-from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, EdgeStrategy, removed_by_gene
-from knockgraph.strategies.lazy_mask import view_of_payload
+from knockgraph.strategies.edge_masks import EdgeMasks, removed_by_gene
 from knockgraph.strategies.mask_store import MaskStore
+from knockgraph.strategies.stored import StoredStrategy
 from knockgraph.strategies.strategy import Direction, as_batch
-
-if TYPE_CHECKING:
-    from knockgraph.strategies.strategy import GenotypesLike
 
 
 class IndexReader:
@@ -37,17 +33,17 @@ class IndexReader:
         batch = as_batch(samples)
         masks = [torch.ones(e, batch.num_columns, dtype=torch.bool) for e in self.num_edges]
         relations = len(self.num_edges)
-        for b, record in enumerate(self.store.read(batch)):
+        for b, record in enumerate(self.store.read(batch.deletions())):
             numbers = np.frombuffer(record, dtype=np.int32)
             ends = np.cumsum(numbers[:relations]) + relations
             start = relations
             for mask, end in zip(masks, ends, strict=True):
                 mask[torch.from_numpy(numbers[start:end].astype(np.int64)), b] = False
                 start = end
-        return replace(batch, payload={"masks": masks})
+        return replace(batch, payload=EdgeMasks(masks))
 
 
-class StoredIndices(EdgeStrategy):
+class StoredIndices(StoredStrategy):
     """Masks rebuilt from stored positions of removed edges.
 
     Args:
@@ -57,22 +53,20 @@ class StoredIndices(EdgeStrategy):
     """
 
     name = "stored-indices"
-    placement = "stored"
 
     def __init__(
         self, graph: CellGraph, direction: Direction = "both", directory: str | os.PathLike[str] | None = None
     ) -> None:
-        super().__init__(graph, direction)
+        super().__init__(graph, direction, self.name)
         self.incidence = [removed_by_gene(relation, direction) for relation in graph.relations.values()]
-        self.store = MaskStore(graph, self.name, direction)
         self.reader = IndexReader(self.store, self.num_edges)
         if directory is not None:
-            self.store.use(directory)
+            self.open(directory)
 
-    def prepare(self, genotypes: GenotypesLike, directory: str | os.PathLike[str]) -> None:
-        """Write the removed positions of every distinct genotype to ``directory``."""
-        average = 3 * 4 * sum(edge.numel() for _, edge in self.incidence) // max(self.num_genes, 1)
-        self.store.write(genotypes, directory, self._record, average)
+    @property
+    def record_bytes(self) -> int:
+        """Of a triple deletion with average genes."""
+        return 3 * 4 * sum(edge.numel() for _, edge in self.incidence) // max(self.num_genes, 1)
 
     def _record(self, genes: npt.NDArray[np.int32]) -> bytes:
         removed = []
@@ -81,15 +75,3 @@ class StoredIndices(EdgeStrategy):
             removed.append(np.unique(np.concatenate([np.empty(0, dtype=np.int32), *parts])))
         counts = np.array([len(positions) for positions in removed], dtype=np.int32)
         return np.concatenate([counts, *removed]).astype(np.int32).tobytes()
-
-    @property
-    def collate(self) -> Callable[[Any], PerturbationBatch]:
-        """See :class:`Strategy`."""
-        return self.reader.collate
-
-    def memory(self) -> dict[str, int]:
-        """See :class:`Strategy`."""
-        return {**super().memory(), "disk": self.store.nbytes}
-
-    def _view(self, batch: PerturbationBatch) -> EdgeMaskedGraphs:
-        return view_of_payload(self, batch, self.reader.collate)

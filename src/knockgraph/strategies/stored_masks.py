@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +12,11 @@ import torch
 
 from knockgraph.graph import CellGraph
 from knockgraph.screen import PerturbationBatch
-from knockgraph.strategies.edge_masks import EdgeMaskedGraphs, EdgeStrategy
-from knockgraph.strategies.lazy_mask import MaskBuilder, view_of_payload
+from knockgraph.strategies.edge_masks import EdgeMasks
+from knockgraph.strategies.lazy_mask import MaskBuilder
 from knockgraph.strategies.mask_store import MaskStore
+from knockgraph.strategies.stored import StoredStrategy
 from knockgraph.strategies.strategy import Direction, as_batch
-
-if TYPE_CHECKING:
-    from knockgraph.strategies.strategy import GenotypesLike
 
 
 class MaskReader:
@@ -38,14 +35,14 @@ class MaskReader:
         batch = as_batch(samples)
         total = sum(self.num_edges)
         whole = np.empty((batch.num_columns, total), dtype=np.uint8)
-        for b, record in enumerate(self.store.read(batch)):
+        for b, record in enumerate(self.store.read(batch.deletions())):
             values = np.frombuffer(record, dtype=np.uint8)
             whole[b] = np.unpackbits(values, count=total) if self.packed else values
         masks = torch.from_numpy(whole).bool().T.split(self.num_edges)  # type: ignore[no-untyped-call]
-        return replace(batch, payload={"masks": [mask.contiguous() for mask in masks]})
+        return replace(batch, payload=EdgeMasks([mask.contiguous() for mask in masks]))
 
 
-class StoredMasks(EdgeStrategy):
+class StoredMasks(StoredStrategy):
     """Masks read from disk as they are.
 
     Args:
@@ -56,7 +53,6 @@ class StoredMasks(EdgeStrategy):
     """
 
     name = "stored-masks"
-    placement = "stored"
 
     def __init__(
         self,
@@ -65,13 +61,12 @@ class StoredMasks(EdgeStrategy):
         directory: str | os.PathLike[str] | None = None,
         packed: bool = False,
     ) -> None:
-        super().__init__(graph, direction)
+        super().__init__(graph, direction, f"{self.name}{'-packed' * packed}")
         self.packed = packed
         self.builder = MaskBuilder(graph, direction)
-        self.store = MaskStore(graph, f"{self.name}{'-packed' * packed}", direction)
         self.reader = MaskReader(self.store, self.num_edges, packed)
         if directory is not None:
-            self.store.use(directory)
+            self.open(directory)
 
     @property
     def record_bytes(self) -> int:
@@ -79,23 +74,7 @@ class StoredMasks(EdgeStrategy):
         total = sum(self.num_edges)
         return (total + 7) // 8 if self.packed else total
 
-    def prepare(self, genotypes: GenotypesLike, directory: str | os.PathLike[str]) -> None:
-        """Write the masks of every distinct genotype to ``directory``."""
-        self.store.write(genotypes, directory, self._record, self.record_bytes)
-
     def _record(self, genes: npt.NDArray[np.int32]) -> bytes:
         masks = self.builder.masks(PerturbationBatch.from_lists([genes.tolist()], self.num_genes))
         whole = np.concatenate([np.empty(0, dtype=np.uint8), *(mask[:, 0].to(torch.uint8).numpy() for mask in masks)])
         return (np.packbits(whole) if self.packed else whole).tobytes()
-
-    @property
-    def collate(self) -> Callable[[Any], PerturbationBatch]:
-        """See :class:`Strategy`."""
-        return self.reader.collate
-
-    def memory(self) -> dict[str, int]:
-        """See :class:`Strategy`."""
-        return {**super().memory(), "disk": self.store.nbytes}
-
-    def _view(self, batch: PerturbationBatch) -> EdgeMaskedGraphs:
-        return view_of_payload(self, batch, self.reader.collate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,14 @@ from knockgraph.graph import CellGraph, Metabolism
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.view import PerturbedGraphs
 
+GenotypesLike: TypeAlias = "Screen | BoundScreen | Genotypes | PerturbationBatch | Sequence[Sequence[int]]"
+
 if TYPE_CHECKING:
     from knockgraph.screen import BoundScreen, Genotypes, Screen
 
-    GenotypesLike = Screen | BoundScreen | Genotypes | PerturbationBatch | Sequence[Sequence[int]]
-
 Direction = Literal["both", "in"]
+Ability = Literal["doses", "gradients at 0", "static shapes"]
+ABILITIES = get_args(Ability)
 Placement = Literal["worker", "stored", "device"]
 
 
@@ -39,10 +41,12 @@ class Strategy(nn.Module, ABC):
         name: As in :func:`knockgraph.strategies.available`; that of the class if it does not say.
         placement: Where the work is done: in the loader's ``worker`` processes, ``stored`` on disk beforehand, or on
             the ``device``.
+        abilities: What it can beside deletions, see :meth:`supports`.
     """
 
     name: ClassVar[str]
     placement: ClassVar[Placement] = "device"
+    abilities: ClassVar[frozenset[Ability]] = frozenset()
     _place: Tensor
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -73,7 +77,12 @@ class Strategy(nn.Module, ABC):
 
         Where that depends on the model, this is False, and :meth:`exact_for` answers.
         """
-        return True
+        return self.receptive_field is None
+
+    @property
+    def receptive_field(self) -> int | None:
+        """How many hops from a perturbation results are exact; ``None``: at any distance."""
+        return None
 
     def exact_for(self, hops: int | None) -> bool:
         """Whether a certain model gets exact results.
@@ -82,11 +91,34 @@ class Strategy(nn.Module, ABC):
             hops: How far from a deletion the model's gene states can differ from the wild type's
                 (:attr:`CellModel.hops <knockgraph.models.CellModel.hops>`), or ``None`` if that is not known.
         """
-        return self.exact
+        reach = self.receptive_field
+        return reach is None or (hops is not None and reach >= hops)
+
+    def supports(self, ability: Ability) -> bool:
+        """Whether the strategy can do more than show deletions.
+
+        Args:
+            ability: ``doses``: perturbations with values other than 0 and 1. ``gradients at 0``: the gradient with
+                respect to the value of a deleted gene. ``static shapes``: a view is made without waiting for the device
+                and of tensors whose shapes depend on the sizes of the batch only, so that it can be recorded once as a
+                CUDA graph; only each perturbation's gene and sample are looked at, so that one may be listed twice.
+        """
+        if ability not in ABILITIES:
+            raise StrategyError(f"{ability!r} is not an ability of strategies; they are {', '.join(ABILITIES)}")
+        return ability in self.abilities
 
     def prepare(self, genotypes: GenotypesLike, directory: str | os.PathLike[str]) -> None:
-        """Stored strategies write what they need for ``genotypes`` to ``directory``; the others have nothing to do."""
+        """Stored strategies write what they need for ``genotypes`` to ``directory``, and open it; the others have
+        nothing to do.
+        """
         del genotypes, directory
+
+    def open(self, directory: str | os.PathLike[str]) -> None:
+        """Stored strategies read from what :meth:`prepare` wrote; the others have nothing to do."""
+        del directory
+
+    def close(self) -> None:
+        """Stored strategies let go of their files, until they read again; the others have nothing to do."""
 
     @property
     def collate(self) -> Callable[[Any], PerturbationBatch]:
@@ -125,10 +157,18 @@ class Strategy(nn.Module, ABC):
             )
         if batch.device != self.device:
             raise StrategyError(f"the batch is on {batch.device}, the strategy on {self.device}; move one with .to()")
-        return self._view(batch)
+        if batch.graded and not self.supports("doses"):
+            raise StrategyError(
+                f"the strategy {self.name} shows deletions only, but this batch has values other than 0 and 1; "
+                "use node-mask, the default"
+            )
+        view = self._view(batch.deletions())
+        view.batch = batch
+        return view
 
     @abstractmethod
-    def _view(self, batch: PerturbationBatch) -> PerturbedGraphs: ...
+    def _view(self, batch: PerturbationBatch) -> PerturbedGraphs:
+        """The graphs of a batch without the genes whose value is not 0; their doses are the view's concern."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Strategy:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,24 @@ from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.edge_lists import EdgeListedGraphs, EdgeListStrategy, SampleEdges
 from knockgraph.strategies.edge_masks import check_columns
 from knockgraph.strategies.strategy import Direction, as_batch
+
+
+class SampleGraphs(NamedTuple):
+    """What the loader's workers attach.
+
+    Attributes:
+        gene: int64 ``[nodes]``, the gene of each node that a sample has left, one sample after another.
+        sample: int64 ``[nodes]``.
+        edges: Per relation int64 ``[2, edges]`` between nodes.
+        weights: Per relation ``[edges]`` or ``None``.
+        columns: Samples that it was made for.
+    """
+
+    gene: Tensor
+    sample: Tensor
+    edges: list[Tensor]
+    weights: list[Tensor | None]
+    columns: int
 
 
 class SubgraphBuilder:
@@ -52,13 +70,13 @@ class SubgraphBuilder:
                 edges[r].append(edge_index + offset[b])
                 if weight is not None:
                     weights[r].append(weight)
-        payload = {
-            "gene": torch.cat(nodes) if nodes else torch.empty(0, dtype=torch.long),
-            "sample": torch.repeat_interleave(torch.arange(batch.num_columns), sizes[1:]),
-            "edges": [torch.cat(parts, 1) if parts else torch.empty(2, 0, dtype=torch.long) for parts in edges],
-            "weights": [torch.cat(parts) if parts else None for parts in weights],
-            "columns": batch.num_columns,
-        }
+        payload = SampleGraphs(
+            torch.cat(nodes) if nodes else torch.empty(0, dtype=torch.long),
+            torch.repeat_interleave(torch.arange(batch.num_columns), sizes[1:]),
+            [torch.cat(parts, 1) if parts else torch.empty(2, 0, dtype=torch.long) for parts in edges],
+            [torch.cat(parts) if parts else None for parts in weights],
+            batch.num_columns,
+        )
         return replace(batch, payload=payload)
 
 
@@ -79,17 +97,17 @@ class Subgraph(EdgeListStrategy):
 
     def _view(self, batch: PerturbationBatch) -> EdgeListedGraphs:
         payload = batch.payload
-        made_in_worker = isinstance(payload, dict) and "gene" in payload
+        made_in_worker = isinstance(payload, SampleGraphs)
         if made_in_worker:
-            check_columns(batch, payload["columns"])
-            made_in_worker = payload["columns"] == batch.num_columns
+            check_columns(batch, payload.columns)
+            made_in_worker = payload.columns == batch.num_columns
         if not made_in_worker:
             # Bare, or the wild type was added after collation: its graph has to be cut out too.
             payload = self.builder.collate(batch.to("cpu")).payload
         place = self.device
         lists = [
             SampleEdges(edges.to(place), None if weight is None else weight.to(place))
-            for edges, weight in zip(payload["edges"], payload["weights"], strict=True)
+            for edges, weight in zip(payload.edges, payload.weights, strict=True)
         ]
-        row = payload["gene"].to(place) * batch.num_columns + payload["sample"].to(place)
+        row = payload.gene.to(place) * batch.num_columns + payload.sample.to(place)
         return EdgeListedGraphs(self, batch, lists, row, "worker" if made_in_worker else "in place")

@@ -1,1 +1,1 @@
-"""Traces of ``torch.profiler``: read, summed up as self time, compared, and shown."""
+"""Traces of ``torch.profiler``: reading, self time, comparison and display."""

@@ -22,7 +22,7 @@ class Analysis:
         trace: The trace.
         categories: The rules.
         self_ns: Self time of each event.
-        category: What each event counts to.
+        category: The category of each event.
         tracks: Per track.
         main: The track of the main thread; None if no thread of the host is in the trace.
         first: When the first event began.
@@ -80,7 +80,7 @@ def _rows_by_track(trace: Trace) -> list[Integers]:
 
 
 def _main_track(trace: Trace, rows_of: list[Integers], tracks: list[TrackTime]) -> int | None:
-    """The thread that takes the steps; without steps, the one that does most."""
+    """The thread with the steps; without steps, the busiest one."""
     hosts = [i for i, track in enumerate(trace.tracks) if not track.device and len(rows_of[i])]
     if not hosts:
         return None
@@ -90,7 +90,7 @@ def _main_track(trace: Trace, rows_of: list[Integers], tracks: list[TrackTime]) 
 
 
 def track_name(analysis: Analysis, i: int) -> str:
-    """A track as a person would call it."""
+    """A readable name of a track."""
     track = analysis.trace.tracks[i]
     if track.device:
         return f"GPU {track.process} stream {track.thread}"

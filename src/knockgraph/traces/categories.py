@@ -1,4 +1,4 @@
-"""What an event of a trace counts to: ordered rules, read from a file."""
+"""The category of each event of a trace: ordered rules, read from a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILE_KEYS = {"categories", "gaps", "filled_by", "syncs", "items", "rule"}
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: which events it fits, and what they count to."""
+    """One rule: which events it matches, and their category."""
 
     category: int
     device: bool
@@ -31,7 +31,7 @@ class Rule:
     inside: re.Pattern[str] | None
 
     def fits(self, name: str, cat: str, device: bool) -> bool:
-        """Whether it fits an event, apart from what encloses it."""
+        """Whether it matches an event, apart from the enclosing events."""
         return (
             self.device == device
             and (self.cat is None or cat in self.cat)
@@ -41,19 +41,19 @@ class Rule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule says of an event."""
+    """The decision of a rule about an event."""
 
     category: int
     phase: bool
 
 
 class Categories:
-    """The categories of a file and the rules that lead to them.
+    """The categories of a file and their rules.
 
-    The number of a category is its place in :attr:`names`; the last one is ``unmatched``.
+    The number of a category is its position in :attr:`names`; the last one is ``unmatched``.
 
     Args:
-        path: A TOML file as ``categories.toml``, which is the default.
+        path: A TOML file like ``categories.toml``, which is the default.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -80,7 +80,7 @@ class Categories:
         return self._syncs is not None and self._syncs.search(name) is not None
 
     def is_item(self, name: str) -> bool:
-        """Whether an operator of this name brings one value to the host."""
+        """Whether an operator of this name reads a single value to the host."""
         return self._items is not None and self._items.search(name) is not None
 
     def enclosing_bits(self, name: str) -> int:
@@ -93,7 +93,9 @@ class Categories:
         return bits
 
     def candidates(self, name: str, cat: str, device: bool) -> list[tuple[int, Verdict]]:
-        """The rules that fit, up to the first sure one, each with the bit of what must enclose it (0: nothing)."""
+        """The matching rules, up to the first unconditional one, each with the bit of what must enclose it (0:
+        nothing).
+        """
         found = []
         for rule in self.rules:
             if rule.fits(name, cat, device):
@@ -128,7 +130,7 @@ class Categories:
         if not isinstance(phase, bool):
             self._refuse(f"{where}'phase' is {phase!r}; use true or false")
         if not {"name", "cat", "inside"} & set(table):
-            self._refuse(f"{where}it fits everything; give it a 'name', a 'cat' or an 'inside'")
+            self._refuse(f"{where}it matches everything; give it a 'name', a 'cat' or an 'inside'")
         if on == "device" and (phase or "inside" in table):
             self._refuse(
                 f"{where}nothing runs inside a kernel; leave 'phase' and 'inside' out where 'on' is \"device\""
@@ -153,7 +155,7 @@ class Categories:
         for pattern in patterns:
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("error")  # what a later Python will read in another way
+                    warnings.simplefilter("error")  # patterns that a later Python will read differently
                     re.compile(pattern)
             except (re.error, FutureWarning, OverflowError, RecursionError) as error:
                 self._refuse(f"{where}{key} {pattern!r} is not a regular expression ({error})")
@@ -162,9 +164,9 @@ class Categories:
     def _texts(self, table: dict[str, Any], key: str, where: str) -> Sequence[str]:
         texts = table.get(key, [])
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            self._refuse(f"{where}{key!r} must be a list of texts")
+            self._refuse(f"{where}{key!r} must be a list of strings")
         if key in table and not texts and key in _RULE_KEYS:
-            self._refuse(f"{where}{key!r} is an empty list, which fits nothing; fill it or leave it out")
+            self._refuse(f"{where}{key!r} is an empty list, which matches nothing; fill it or leave it out")
         return list(texts)
 
     def _refuse(self, what: str) -> NoReturn:

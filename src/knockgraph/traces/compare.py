@@ -1,4 +1,4 @@
-"""Traces side by side: two of them with differences and ratios, or one per rank with the spread between ranks."""
+"""Comparison of traces: two with differences and ratios, or one per rank with the spread between ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def are_ranks(summaries: Sequence[dict[str, Any]]) -> bool:
 
 
 def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """Two traces: the difference is ``b`` less ``a``, the ratio ``b`` to ``a``; per step where both have steps.
+    """Two traces: the difference is ``b`` minus ``a``, the ratio ``b`` over ``a``; per step where both have steps.
 
     Args:
         a: Summary of the first.
@@ -128,7 +128,7 @@ def spread(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def rank_names(summaries: Sequence[dict[str, Any]]) -> list[str]:
-    """What to call each trace: its rank where all have one of their own, else its file."""
+    """The name of each trace: its rank if all ranks are distinct, else its file."""
     ranks = [s["conditions"]["rank"] for s in summaries]
     if None not in ranks and len(set(ranks)) == len(ranks):
         return [f"rank {rank}" for rank in ranks]
@@ -136,7 +136,7 @@ def rank_names(summaries: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def labels(files: Sequence[str]) -> list[str]:
-    """The shortest ends of paths that tell files apart; the same file twice gets a number.
+    """The shortest path endings that distinguish the files; a repeated file gets a number.
 
     >>> labels(["runs/a/trace.json", "runs/b/trace.json"]), labels(["x.json", "x.json"])
     (['a/trace.json', 'b/trace.json'], ['x.json (1)', 'x.json (2)'])

@@ -1,4 +1,4 @@
-"""What a trace says of the device: how busy it was, who launched its work, who waited for it, what was copied."""
+"""The device in a trace: how busy it was, what launched its work, what waited for it, and what was copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_LAUNCH = "launch not in the trace"
 
 
 def device_work(analysis: Analysis) -> dict[str, Any] | None:
-    """Busy time of each device and what it was spent on; None if nothing ran on one."""
+    """Busy time of each device and how it was spent; None if nothing ran on a device."""
     trace, names = analysis.trace, analysis.categories.names
     on_device = analysis.on_device()
     if not on_device.any():
@@ -93,7 +93,7 @@ def launched_by_label(analysis: Analysis, on_device: NDArray[np.bool_]) -> dict[
 
 
 def syncs(analysis: Analysis) -> dict[str, Any]:
-    """Host calls that wait for the device; what lies inside the steps is given apart."""
+    """Host calls that wait for the device; those inside steps are given separately."""
     trace = analysis.trace
     host_rows = np.flatnonzero(~analysis.on_device())
     used = set(np.unique(trace.label[host_rows]).tolist())

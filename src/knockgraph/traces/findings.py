@@ -1,4 +1,4 @@
-"""Where the time of a trace goes, in sentences, with the numbers they rest on."""
+"""Where the time of a trace goes, in sentences with their numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from knockgraph.traces.categories import IDLE
 
-BUSY = 0.8  # from here on the device sets the pace
+BUSY = 0.8  # above this the device is the bottleneck
 SYNC_SHARE = 0.02  # of the span: waits below this are not worth a sentence
 
 
@@ -39,7 +39,7 @@ def _device(report: dict[str, Any]) -> str:
         top = report["device_operators"][0]
         part = top["self_ns"] / gpu["self_ns"] if gpu["self_ns"] else 0.0
         return (
-            f"The GPU is busy {share:.0%} of the time, so its kernels set the pace; the largest is "
+            f"The GPU is busy {share:.0%} of the time, so its kernels are the bottleneck; the largest is "
             f"{short(top['name'])} with {part:.0%} of the GPU time."
         )
     device = gpu["devices"][0]
@@ -47,8 +47,8 @@ def _device(report: dict[str, Any]) -> str:
     doing = "nothing that was recorded" if where == IDLE else where
     part = ns / device["idle_ns"] if device["idle_ns"] else 0.0
     return (
-        f"The GPU is busy only {share:.0%} of the time, so the host sets the pace; while {device['device']} is idle, "
-        f"the host is mostly in {doing} ({part:.0%} of that time)."
+        f"The GPU is busy only {share:.0%} of the time, so the host is the bottleneck; while {device['device']} is "
+        f"idle, the host is mostly in {doing} ({part:.0%} of that time)."
     )
 
 
@@ -67,7 +67,7 @@ def _pageable(report: dict[str, Any]) -> list[str]:
     rows = [row for row in report["copies"] if "pageable" in row["direction"].lower() and "HtoD" in row["direction"]]
     if not rows or not (total := sum(row["bytes"] for row in rows)):
         return []
-    return [f"{total / 1e6:,.3f} MB went to the device from pageable memory: pin it, so that the host need not wait."]
+    return [f"{total / 1e6:,.3f} MB went to the device from pageable memory: pin it to avoid waits of the host."]
 
 
 def short(name: str, length: int = 60) -> str:

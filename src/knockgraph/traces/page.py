@@ -49,7 +49,9 @@ def html(result: dict[str, Any], top: int = 20) -> str:
     shown += [(section.title, _content(section)) for section in rest]
     bare = [{k: v for k, v in s.items() if k != "timelines"} for s in traces]
     shown.append(("All numbers", numbers("as JSON", bare)))
-    return page(f"Trace: {', '.join(names)}", "Self time: every nanosecond of a thread or stream counts once.", shown)
+    return page(
+        f"Trace: {', '.join(names)}", "Self time: every nanosecond of a thread or stream is counted once.", shown
+    )
 
 
 def _names(result: dict[str, Any]) -> list[str]:
@@ -73,7 +75,7 @@ def _stretches(line: dict[str, Any], names: list[str]) -> dict[str, list[tuple[s
 
 
 def _bars(result: dict[str, Any], names: list[str], colors: dict[str, str]) -> tuple[str, dict[str, dict[str, float]]]:
-    """Unit; wall clock and device's work of each trace by category, per step where all have steps."""
+    """Unit; wall-clock time and device work of each trace by category, per step where all have steps."""
     traces = result["traces"]
     per_step = all(s["steps"] for s in traces)
     bars: dict[str, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""What the pictures of a trace are drawn from: a few hundred points, whatever its size."""
+"""Data for the plots of a trace: a few hundred points, whatever its size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POINTS = 200
 def timelines(
     wall: Timeline, rows: list[tuple[str, Timeline]], first: int, last: int, steps: list[tuple[int, int, int]]
 ) -> list[dict[str, Any]]:
-    """The whole trace, and the step of median length in detail: for each bin the category that has most of it.
+    """The whole trace, and the step of median length in detail: for each bin the category with the most time.
 
     Args:
         wall: The wall clock.

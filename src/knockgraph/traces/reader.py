@@ -20,7 +20,7 @@ from knockgraph.traces.stream import TraceStream
 Integers = NDArray[np.int64]
 NONE = -1  # no correlation, no external id
 _DEVICE = {"kernel", "concurrent_kernel", "gpu_memcpy", "memcpy", "gpu_memset", "memset"}
-# On a GPU's track these lie over the kernels and say nothing of work: annotations, waits, the profiler's own trouble.
+# On a GPU track these overlap the kernels and are not work: annotations, waits, the profiler's own overhead.
 _NOT_WORK = {"gpu_user_annotation", "cuda_sync", "overhead"}
 _STEP = re.compile(r"^ProfilerStep\s*#?\s*(\d+)$")
 _LIMIT = 1 << 61  # nanoseconds: 73 years either way, so that sums of two fit into 64 bits
@@ -29,7 +29,7 @@ _DEVICE_TYPES = {0: "CPU", 1: "GPU"}
 
 @dataclass(frozen=True)
 class Track:
-    """What can do one thing at a time: a thread, or a stream of a device."""
+    """A thread, or a stream of a device: something that does one thing at a time."""
 
     device: bool
     process: int | str
@@ -47,7 +47,7 @@ class Copies:
 
 @dataclass
 class Trace:
-    """What a chrome trace says of time. Times are nanoseconds, absolute; row i of all columns is one event.
+    """The timed events of a chrome trace. Times are absolute nanoseconds; row i of all columns is one event.
 
     Args:
         path: Where it came from.
@@ -108,7 +108,7 @@ def read_trace(path: Path, progress: Callable[[int, int], None] | None = None) -
 
     Args:
         path: The file.
-        progress: Told of events and characters read, now and then.
+        progress: Called from time to time with the numbers of events and characters read.
     """
     stream = TraceStream(path)
     columns = _Columns()
@@ -135,7 +135,7 @@ def read_trace(path: Path, progress: Callable[[int, int], None] | None = None) -
 
 
 class _Columns:
-    """What the events are sorted into while they stream by."""
+    """Collects the events while they are streamed."""
 
     def __init__(self) -> None:
         self.tracks: dict[tuple[bool, int | str, int | str], int] = {}
@@ -180,7 +180,7 @@ class _Columns:
         self.external.append(external)
 
     def begin_or_end(self, event: dict[str, Any], begins: bool) -> None:
-        """One half of an event."""
+        """The begin or the end of an event."""
         time = nanoseconds(event.get("ts"))
         if time is None or not -_LIMIT < time < _LIMIT:
             self.malformed += 1
@@ -270,7 +270,7 @@ class _Columns:
         )
 
     def _match_halves(self) -> tuple[int, int]:
-        """Make whole events of 'B' and 'E'; a begin without its end lasts until the trace does."""
+        """Combine 'B' and 'E' into events; a begin without an end lasts until the end of the trace."""
         if not self.half_time:
             return 0, 0
         times = _integers(self.half_time)

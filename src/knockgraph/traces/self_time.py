@@ -1,6 +1,6 @@
 r"""Self time: at each nanosecond a track belongs to one event, the one that began last among those still running.
 
-For events that are properly nested this is the duration less the children's. Events that overlap without being nested
+For properly nested events this is the duration minus that of the children. Events that overlap without being nested
 share no nanosecond either, so on every track
 
 .. math:: \sum_i \mathrm{self}_i + \mathrm{idle} = \mathrm{span}
@@ -62,11 +62,11 @@ class TrackTime:
     self_ns: Integers
     category: NDArray[np.int64]
     timeline: Timeline
-    overlaps: int  # events that outlast the one they began in
+    overlaps: int  # events that outlast the event they began in
 
 
 class Judge:
-    """What the events of one trace count to, given what encloses them.
+    """The categories of the events of one trace, given the enclosing events.
 
     Args:
         categories: The rules.
@@ -81,7 +81,7 @@ class Judge:
         self._known: dict[tuple[int, int], Verdict | None] = {}
 
     def verdict(self, label: int, enclosing_bits: int) -> Verdict | None:
-        """The first rule that fits; None if there is none."""
+        """The first matching rule, or None."""
         key = (label, enclosing_bits)
         if key not in self._known:
             fits = (verdict for bit, verdict in self._candidates[label] if not bit or bit & enclosing_bits)
@@ -96,7 +96,7 @@ def self_times(start: Integers, end: Integers, label: NDArray[np.int32], judge: 
         start: Of the events, in the order of the file.
         end: Likewise.
         label: Likewise.
-        judge: Says what they count to.
+        judge: Decides their categories.
     """
     count = len(start)
     order = np.lexsort((np.arange(count), -end, start))
@@ -167,10 +167,10 @@ def self_times(start: Integers, end: Integers, label: NDArray[np.int32], judge: 
 
 
 def merge(main: Timeline, others: list[Timeline], gaps: frozenset[int], filled_by: frozenset[int]) -> Timeline:
-    """The main track, with its gaps filled by what the others do meanwhile, the first of them first.
+    """The main track, with its gaps filled by what the others do in the meantime, in their order.
 
     Args:
-        main: The track that leads.
+        main: The main track.
         others: Those that may fill its gaps.
         gaps: Categories that are gaps too, as idle time is.
         filled_by: The categories that may fill them.

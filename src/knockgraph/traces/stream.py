@@ -1,4 +1,4 @@
-"""A chrome trace read event by event: a window of a few megabytes is held, never the file."""
+"""A chrome trace read event by event: only a window of a few megabytes is in memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TraceStream:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.header: dict[str, Any] = {}  #: what stands beside the events, before or after them
+        self.header: dict[str, Any] = {}  #: fields before or after the events
         self.closed = True  #: False if a bare array ended without its bracket, which the format allows
         self.events = 0  #: values met so far in the list of events
         self.read_characters = 0
@@ -101,7 +101,7 @@ class TraceStream:
             self._at += 1
             return
         while True:
-            # The fast way: as long as an event lies whole in the window, nothing else is looked at.
+            # The fast path: the whole event is in the window.
             self._peek()
             text, at = self._text, self._at
             try:
@@ -116,7 +116,7 @@ class TraceStream:
                         yield event
             except (ValueError, RecursionError):
                 pass
-            # The slow way: at the edge of the window, at the end of the list, or at an error.
+            # The slow path: at the edge of the window, at the end of the list, or at an error.
             if bare and not self._peek():
                 self.closed = False
                 return
@@ -131,13 +131,13 @@ class TraceStream:
                 return
 
     def _value(self, what: str) -> Any:
-        """The JSON value that starts here; the window grows until it is whole."""
+        """The JSON value that starts here; the window grows until it is complete."""
         self._peek()
         failed = -1
         while True:
             try:
                 value, end = self._decode(self._text, self._at)
-                # A number may go on behind the window: "1", "1." and "1e+" are all read as 1.
+                # A number may continue beyond the window: "1", "1." and "1e+" are all read as 1.
                 left = len(self._text) - end
                 if left > 2 or not self._more():  # which moves the window
                     self._at = len(self._text) - left

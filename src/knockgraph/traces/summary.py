@@ -1,4 +1,4 @@
-"""What one trace says: self time per track, category and operator, the device's work, syncs, copies, memory, steps."""
+"""Summary of one trace: self time per track, category and operator, device work, syncs, copies, memory, steps."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from knockgraph.traces.reader import Trace, read_trace
 from knockgraph.traces.self_time import Timeline
 
 
-def summarize_file(
+def summarise_file(
     path: Path, categories: Categories, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Read and summarize a trace.
+    """Read and summarise a trace.
 
     Args:
         path: The file.
-        categories: What events count to.
-        progress: Told of events and characters read.
+        categories: The rules for categories.
+        progress: Called with the numbers of events and characters read.
     """
-    return summarize(analyse(read_trace(path, progress), categories))
+    return summarise(analyse(read_trace(path, progress), categories))
 
 
-def summarize(analysis: Analysis) -> dict[str, Any]:
+def summarise(analysis: Analysis) -> dict[str, Any]:
     """Everything that is shown, JSON-safe; times in nanoseconds unless the name says seconds."""
     trace, names = analysis.trace, analysis.categories.names
     steps = _steps(analysis)
@@ -155,7 +155,7 @@ def _operators(analysis: Analysis, on_device: NDArray[np.bool_]) -> dict[str, An
 
 
 def _timeline_rows(analysis: Analysis) -> list[tuple[str, Timeline]]:
-    """The tracks worth a line: those that do most."""
+    """The busiest tracks."""
     ranked = sorted(
         (i for i, result in enumerate(analysis.tracks) if len(result.self_ns)),
         key=lambda i: (i != analysis.main, -int(analysis.tracks[i].self_ns.sum())),
@@ -187,7 +187,7 @@ def _conditions(trace: Trace, steps: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _notes(analysis: Analysis, report: dict[str, Any]) -> list[str]:
-    """What a reader must know before he trusts the figures; one sentence each."""
+    """Caveats for the reader, one sentence each."""
     trace, notes = analysis.trace, []
     if report["gpu"] is None:
         notes.append(
@@ -207,18 +207,18 @@ def _notes(analysis: Analysis, report: dict[str, Any]) -> list[str]:
     total = sum(report["host"].values()) + sum(report["device"].values())
     if unmatched:
         notes.append(
-            f"{unmatched / 1e6:,.3f} ms ({unmatched / total:.1%} of all self time) fit no rule and are shown as "
-            "unmatched; --categories FILE takes rules of your own."
+            f"{unmatched / 1e6:,.3f} ms ({unmatched / total:.1%} of all self time) match no rule and are shown as "
+            "unmatched; use --categories FILE for your own rules."
         )
     if overlaps := sum(result.overlaps for result in analysis.tracks):
         notes.append(
-            f"{overlaps:,} events outlast the one they began in; the time they share counts once, to the later one."
+            f"{overlaps:,} events outlast the event they began in; shared time is counted once, for the later one."
         )
     if trace.malformed:
         notes.append(f"{trace.malformed:,} events have no usable time and were left out.")
     if trace.unmatched_begins or trace.unmatched_ends:
         notes.append(
-            f"{trace.unmatched_begins:,} events never end (they last until the trace does) and "
+            f"{trace.unmatched_begins:,} events never end (they are taken to last until the end of the trace) and "
             f"{trace.unmatched_ends:,} ends have no beginning (left out)."
         )
     if trace.overhead_ns:

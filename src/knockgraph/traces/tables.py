@@ -20,7 +20,7 @@ class Section:
 
 
 def sections(result: dict[str, Any], top: int = 20) -> list[Section]:
-    """All that is shown of one trace, of two side by side, or of one per rank.
+    """The sections shown for one trace, for two compared, or for one per rank.
 
     Args:
         result: What :func:`knockgraph.cli.trace.trace` makes: ``traces``, and ``comparison`` or ``ranks``.
@@ -58,7 +58,7 @@ def _single(report: dict[str, Any], top: int) -> list[Section]:
 
 
 def _shares(title: str, what: str, values: dict[str, int], total: int, steps: int) -> Section:
-    """A part of time by category, with its sum."""
+    """Time by category, with its sum."""
     headings = (what, "ms", "share") + (("ms per step",) if steps else ())
     rows = []
     for name, ns in [*values.items(), ("sum", sum(values.values()))]:
@@ -78,9 +78,9 @@ def _gpu(report: dict[str, Any], steps: int) -> list[Section]:
     said = [f"{kernels['count']:,} kernels take {_ms(kernels['self_ns'])} ms{each}."]
     shown = [
         Section("The device", ("device", "streams", "busy ms", "busy", "idle ms"), rows, below=said),
-        _shares("Device time by what it is", "category", report["device"], gpu["self_ns"], steps),
+        _shares("Device time by type", "category", report["device"], gpu["self_ns"], steps),
         _shares(
-            "Device time by the host's phase that launched it",
+            "Device time by the host phase that launched it",
             "category",
             gpu["by_host_category"],
             gpu["self_ns"],
@@ -178,7 +178,7 @@ def _steps(report: dict[str, Any]) -> list[Section]:
         return []
     row = [f"{s['first']} to {s['last']}", str(s["count"])]
     row += [_ms(s[key]) for key in ("mean_ns", "median_ns", "min_ns", "max_ns", "outside_ns")]
-    headings = ("steps", "count", "mean ms", "median ms", "shortest ms", "longest ms", "outside of steps ms")
+    headings = ("steps", "count", "mean ms", "median ms", "shortest ms", "longest ms", "outside steps ms")
     return [Section("Steps", headings, [row])]
 
 
@@ -263,7 +263,7 @@ def markdown(result: dict[str, Any], top: int = 20) -> str:
 
 
 def _left(values: list[int] | list[float], top: int, what: str = "with") -> list[str]:
-    """What a list that was cut leaves out, so that nothing is hidden."""
+    """A note on what a shortened list leaves out."""
     rest = values[top:]
     return [f"{len(rest):,} more names {what} {_ms(sum(rest))} ms in all are not listed."] if rest else []
 

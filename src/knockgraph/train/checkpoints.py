@@ -20,6 +20,7 @@ from knockgraph.train import moments
 FORMAT = "knockgraph.checkpoint"
 VERSION = 1
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+_EARLIER = {"best-error": "best-mse", "best-score": "best-pearson"}  # what earlier versions called them
 
 
 def save(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
@@ -114,7 +115,8 @@ class SafeCheckpointIO(CheckpointIO):
 
 
 class Checkpoints(Callback):
-    """``last`` every n steps and after each epoch; ``best-mse`` and ``best-pearson`` (or AUROC) when they improve.
+    """``last`` every n steps and after each epoch; ``best-error`` (lowest validation MSE, of classes cross-entropy) and
+    ``best-score`` (highest Pearson, of classes AUROC) when they improve.
 
     The checkpoint before the last is kept as ``previous``, so that a damaged file never costs the whole run. A run is
     saved at the moments of :mod:`~knockgraph.train.moments` only.
@@ -234,6 +236,29 @@ def rows_of(checkpoint: dict[str, Any]) -> int | None:
 def _about(checkpoint: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = checkpoint["callbacks"][Checkpoints.__qualname__]
     return found
+
+
+def find(folder: Path, which: str) -> Path:
+    """The file of ``last``, ``previous``, ``best-error`` or ``best-score``, whatever version wrote it.
+
+    Raises:
+        KnockgraphError: If there is none.
+    """
+    for path in _places(folder, which):
+        if path.is_file():
+            return path
+    now = next((f"its name is {new} now" for new, old in _EARLIER.items() if which == old), None)
+    why = now or "has the run validated at least once?"
+    raise KnockgraphError(f"{folder.parent} has no checkpoint {which!r}; {why}")
+
+
+def any_best(folder: Path) -> bool:
+    """Whether the run has validated and kept the state with the lowest error."""
+    return any(path.is_file() for path in _places(folder, "best-error"))
+
+
+def _places(folder: Path, which: str) -> list[Path]:
+    return [folder / f"{name}.ckpt" for name in dict.fromkeys([which, _EARLIER.get(which, which)])]
 
 
 def any_saved(folder: Path) -> bool:

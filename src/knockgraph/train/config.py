@@ -14,9 +14,9 @@ from knockgraph.errors import ConfigError
 from knockgraph.options import did_you_mean
 from knockgraph.train import plain_config
 from knockgraph.train.groups import NAMED, choices, chosen_by_name, of_name, written
-from knockgraph.train.schema import Config, from_tree, keys, of_that_time, with_options_spelled_out
+from knockgraph.train.schema import Config, from_tree, keys, of_that_time, with_options_spelled_out, with_phenotypes
 
-_FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b"
+_FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b|data\.phenotype="
 
 
 def compose(overrides: Sequence[str] = ()) -> Config:
@@ -146,7 +146,10 @@ def checked(composed: Any) -> Config:
         missing = sorted(OmegaConf.missing_keys(composed))  # asked before merging, which would take the default
         if missing:
             raise ConfigError(f"config key {missing[0]!r}: there is no default; give it a value, {missing[0]}=…")
-        config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), composed))  # type: ignore[assignment]
+        tree: Any = OmegaConf.to_container(composed)
+        if isinstance(tree.get("data"), dict):
+            tree["data"] = with_phenotypes(tree["data"])
+        config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), tree))  # type: ignore[assignment]
         # OmegaConf lets [[1], 2] pass for a list of numbers.
         return from_tree(asdict(config))
     except OmegaConfBaseException as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
@@ -40,7 +40,8 @@ class TrainingData(LightningDataModule):
 
     Attributes:
         screen: The experiments under systematic names.
-        bound: The experiments bound to the graph; ``values`` hold the labels in original units (or classes).
+        bound: The experiments bound to the graph; ``values`` hold the labels in original units (or classes), NaN where
+            one of several is missing.
         rows: Part → positions in ``bound``.
         transform: Fitted on the training part only.
         collate: Set by the strategy; runs where the batches are made.
@@ -55,13 +56,14 @@ class TrainingData(LightningDataModule):
         self.split = split.resolved(screen, graph)
         self.screen = screen = screen.resolved(graph)
         self.classes = config.task == "classification"
-        bound = screen.bind(graph, data.phenotype, data.unknown, data.missing)  # type: ignore[arg-type]
+        bound = screen.bind(graph, data.phenotypes, data.unknown, data.missing)  # type: ignore[arg-type]
         self.bound = _as_classes(bound, data) if self.classes else bound
         self.rows: dict[str, Ints] = {
             part: self.bound.locate(rows, f"the {part} part") for part, rows in split.parts.items()
         }
         transform: Any = data.transform
-        self.transform = LabelTransform.fit(self.bound.values[self.rows["train"]], transform, self.classes)
+        labels, names = self.bound.values[self.rows["train"]], self.bound.phenotype_types
+        self.transform = LabelTransform.fit(labels, transform, self.classes, names)
         self.collate: Collate | None = None
         self.train_loader: ScreenLoader | None = None
         self.between_batches: Callable[[], None] | None = None
@@ -165,7 +167,7 @@ class TrainingData(LightningDataModule):
         return genes
 
     def targets(self, part: str) -> Tensor:
-        """Labels of a part in label units, ``[experiments, outputs]``."""
+        """Labels of a part in label units, ``[experiments, outputs]``; NaN where one is missing."""
         return self.transform(self.bound.values[self.rows[part]])
 
 
@@ -252,25 +254,36 @@ def make_split(data: DataConfig, screen: Screen) -> Split:
 
 
 def _as_classes(bound: BoundScreen, data: DataConfig) -> BoundScreen:
-    """Values as 0 and 1: already so, or by threshold and p-value."""
-    from dataclasses import replace
-
+    """Values as 0 and 1: already so, or by threshold and p-value; a missing one stays missing."""
     values = bound.values
+    missing = values.isnan()
     if data.threshold is not None:
         positive = values < data.threshold
         if data.max_p_value is not None:
-            name = f"{data.phenotype}.p_value"
-            if name not in bound.phenotype_stat_types:
-                raise ScreenError(f"data.max_p_value needs the statistic {name!r}, which this screen does not have")
-            column = bound.phenotype_stat_types.index(name)
-            positive &= bound.stat_values[:, column : column + 1] < data.max_p_value
-        values = positive.to(values.dtype)
-    found = np.unique(values.numpy())
-    if not set(found.tolist()) <= {0.0, 1.0}:
+            positive &= _p_values(bound) < data.max_p_value
+        values = positive.to(values.dtype).masked_fill(missing, torch.nan)
+    other = ~(missing | (values == 0) | (values == 1))
+    if bool(other.any()):
+        column = int(other.any(0).nonzero()[0])
+        found = values[:, column][~missing[:, column]]
         raise LabelError(
-            f"task=classification needs labels 0 and 1, but {data.phenotype} holds {found[0]:g} … {found[-1]:g}; "
-            "set data.threshold (and data.max_p_value) to make classes of them"
+            f"task=classification needs labels 0 and 1, but {bound.phenotype_types[column]} holds {found.min():g} … "
+            f"{found.max():g}; set data.threshold (and data.max_p_value) to make classes of them"
         )
-    if len(found) < 2:
-        raise SplitError(f"all labels are {found[0]:g}, so there is nothing to classify; choose another threshold")
+    single = ~(values == 0).any(0) | ~(values == 1).any(0)
+    if bool(single.any()):
+        column = int(single.nonzero()[0])
+        shown = [f"{value:g}" for value in values[:, column][~missing[:, column]][:1].tolist()] or ["missing"]
+        whose = f" of {bound.phenotype_types[column]}" if len(single) > 1 else ""
+        raise SplitError(f"all labels{whose} are {shown[0]}, so there is nothing to classify; choose another threshold")
     return replace(bound, values=values)
+
+
+def _p_values(bound: BoundScreen) -> Tensor:
+    """Those of every phenotype, ``[experiments, phenotypes]``."""
+    place = {name: column for column, name in enumerate(bound.phenotype_stat_types)}
+    wanted = [f"{name}.p_value" for name in bound.phenotype_types]
+    for name in wanted:
+        if name not in place:
+            raise ScreenError(f"data.max_p_value needs the statistic {name!r}, which this screen does not have")
+    return bound.stat_values[:, [place[name] for name in wanted]]

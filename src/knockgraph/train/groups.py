@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from knockgraph import registry
+from knockgraph.errors import ConfigError
 
 NAMED = ("model", "strategy", "loss")
 """Groups whose members are names of the registry; a YAML file is for those that set more than the name."""
@@ -33,6 +34,8 @@ def chosen_by_name(words: Sequence[str]) -> list[str]:
     """``model.name=mine`` chooses ``model=mine`` where no other word chooses a model: the options of the default one
     are not its own.
     """
+    if {"data.phenotype", "data.phenotypes"} <= {word.lstrip("+").partition("=")[0] for word in words}:
+        raise ConfigError("config key 'data.phenotype': it is short for data.phenotypes=[…]; give one of the two")
     chosen = []
     for word in words:
         group, dot, name = word.partition(".name=")

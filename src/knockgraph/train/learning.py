@@ -18,8 +18,8 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from knockgraph.models.hetero_layer import HeteroLayer
 from knockgraph.models.model import Prediction
+from knockgraph.nn.hetero_layer import HeteroLayer
 from knockgraph.screen import PerturbationBatch
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def judged(found: dict[str, float], task: Task, guessing: bool) -> dict[str, str
     last = found.get(f"cosine_layer_{len(layers)}", 0.0)
     lr = f"an optimizer.lr below {task.config.optimizer.lr:g}"
     if last > (COLLAPSED_AND_GUESSING if guessing else COLLAPSED):
-        tries = (["model.options.residual=true"] if without else []) + ["fewer layers", lr]
+        tries = (["model.options.messages.residual=true"] if without else []) + ["fewer layers", lr]
         said["collapse"] = (
             f"the genes' states have become alike (mean cosine {last:.3f} after layer {len(layers)}, "
             f"{found['cosine_input']:.3f} before the first), so that the model cannot tell one gene from another; try "
@@ -189,7 +189,7 @@ def judged(found: dict[str, float], task: Task, guessing: bool) -> dict[str, str
     if noise > NOISY:
         precision = task.config.trainer.precision
         tries = ["trainer.precision=32-true" if precision == "bf16-mixed" else "trainer.precision=64-true"]
-        tries += ["model.options.residual=true"] if without else [lr]
+        tries += ["model.options.messages.residual=true"] if without else [lr]
         said["noise"] = (
             f"rounding in {precision} is {noise:.0%} of z_p, the change that a deletion makes, so that the model sees "
             f"little but noise; try {_either(tries)}"
@@ -202,7 +202,9 @@ def not_learned(task: Task, epochs: int) -> dict[str, str]:
     if task.validated is None:
         return {}
     prediction, target = (x.double() for x in task.validated)
-    if len(target) < _ENOUGH or bool((target == target[:1]).all()):
+    known = ~target.isnan()
+    labels = float(known.double().sum(0).mean())  # of a phenotype
+    if labels < _ENOUGH or bool((~known | (target == target.nan_to_num(nan=torch.inf).amin(0))).all()):
         return {}
     o, s = task.config.optimizer, task.config.scheduler
     after = f"after {epochs} epoch{'s' * (epochs != 1)}"
@@ -214,18 +216,20 @@ def not_learned(task: Task, epochs: int) -> dict[str, str]:
     value = float(task.trainer.callback_metrics["val/auroc" if task.classes else "val/pearson"])
     if math.isfinite(value) and abs(value - guess) < margin:
         return {
-            "chance": f"{after} the validation {name} is {value:.3f}, which {len(target):,} experiments cannot tell "
+            "chance": f"{after} the validation {name} is {value:.3f}, which {labels:,.0f} experiments cannot tell "
             f"from {guess:g}, the score of guessing; try {_either(tries)}"
         }
     return {}
 
 
 def _chance(target: Tensor, classes: bool) -> tuple[str, float, float]:
-    """Name of the score, what guessing gives, and twice its standard error."""
-    n = len(target)
+    """Name of the score, what guessing gives, and twice its standard error, for a phenotype with as many labels as
+    they have on average: the scores of several phenotypes are no independent trials.
+    """
+    n = float((~target.isnan()).double().sum(0).mean())
     if not classes:
         return "Pearson", 0.0, 2 / math.sqrt(n)
-    positive = int((target > 0.5).sum())
+    positive = float((target > 0.5).double().sum(0).mean())
     return "AUROC", 0.5, 2 * math.sqrt((n + 1) / (12 * positive * (n - positive)))
 
 

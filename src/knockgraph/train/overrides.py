@@ -49,6 +49,7 @@ def changed(kept: Config, given: Config, overrides: Sequence[str]) -> Config:
         overrides: ``key=value``.
     """
     keys = {word.lstrip("+~").partition("=")[0] for word in overrides}
+    keys = {"data.phenotypes" if key == "data.phenotype" else key for key in keys}
     before, after = dict(_leaves(kept)), dict(_leaves(given))
     for path in sorted(before.keys() | after.keys()):
         if path in _NOT_THE_RUN or not _is_meant(path, keys) or before.get(path) == after.get(path):
@@ -79,7 +80,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted key → value; the options of a model, strategy or loss have keys, too."""
     if dataclasses.is_dataclass(value):
         inner = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    elif isinstance(value, dict) and path.endswith(".options"):
+    elif isinstance(value, dict) and ".options" in path:
         inner = value
     else:
         yield path, value

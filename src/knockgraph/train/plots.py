@@ -67,8 +67,16 @@ class Plots(pl.Callback):
 
 
 def _predicted(task: Task) -> Any:
+    """Of several phenotypes in label units, in which they share the axes; whatever has a label."""
     from knockgraph.html.plots import scatter_figure
 
     assert task.validated is not None
-    predicted, measured = (task.transform.invert(x.double())[:_MOST_POINTS, 0].tolist() for x in task.validated)
-    return scatter_figure(measured, predicted, "measured", "predicted")
+    predicted, measured = task.validated
+    unit = ""
+    if len(task.phenotypes) == 1:
+        predicted, measured = (task.transform.invert(x.double()) for x in task.validated)
+    elif task.transform.kind != "none":
+        unit = f" ({task.transform.kind} units)"
+    known = ~measured.isnan()
+    x, y = (values[known][:_MOST_POINTS].tolist() for values in (measured, predicted))
+    return scatter_figure(x, y, f"measured{unit}", f"predicted{unit}")

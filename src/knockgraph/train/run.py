@@ -6,7 +6,7 @@ A run directory holds::
     cell.cellgraph        the cell graph, so that the directory predicts by itself
     data.split            which experiments trained, validated and tested
     metrics.csv           one row per logged step and epoch (TensorBoard events beside it)
-    checkpoints/          last, previous, best-mse, best-pearson
+    checkpoints/          last, previous, best-error, best-score
     predictions.parquet   the test part: genes, measured, predicted
     result.json           the figures of the report
     report.html           curves, predicted against measured, the table against baselines
@@ -48,9 +48,9 @@ from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
 from knockgraph.train.overrides import changed
 from knockgraph.train.schema import Config, check_baselines, with_options_spelled_out
-from knockgraph.train.task import Task
+from knockgraph.train.task import MOST_NAMED, Task
 from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
-from knockgraph.words import counted
+from knockgraph.words import counted, listed
 
 Say = Callable[[str], None]
 Watch = Callable[[Config, pl.Trainer, int, Path], None]
@@ -318,7 +318,9 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     parameters = sum(p.numel() for p in task.parameters() if p.requires_grad)
     memory = ", ".join(f"{part} {n / 1e6:,.1f} MB" for part, n in task.strategy.memory().items())
     say(f"{data.graph}")
-    say(f"{counted(len(data.bound), 'experiment')} ({sizes}); phenotype {config.data.phenotype}, task {config.task}")
+    what = task.phenotypes
+    labels = f"phenotype {what[0]}" if len(what) == 1 else f"{counted(len(what), 'phenotype')} ({listed(what)})"
+    say(f"{counted(len(data.bound), 'experiment')} ({sizes}); {labels}, task {config.task}")
     say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
     if task.approximation is not None:
         say(f"note: {task.approximation}")
@@ -335,16 +337,20 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
         say(f"note: left out {counted(dropped.with_unknown_genes, 'experiment')} with unknown genes ({names})")
     if dropped.without_label:
         say(f"note: left out {counted(dropped.without_label, 'experiment')} without a label")
+    known = (~data.bound.values.isnan()).sum(0)
+    if int(known.min()) < len(data.bound):
+        counts = [f"{n:,} of {name}" for name, n in zip(what, known.tolist(), strict=True)]
+        shown = f" ({listed(counts, most=MOST_NAMED)})" if len(what) <= MOST_NAMED else ""
+        share = f"{int(known.sum()):,} of {data.bound.values.numel():,} labels are known{shown}"
+        say(f"note: {share}; the loss and the metrics leave the others out")
     say(f"run directory {directory}")
 
 
-def load_task(directory: Path, which: str = "best-mse") -> tuple[Config, Task]:
+def load_task(directory: Path, which: str = "best-error") -> tuple[Config, Task]:
     """The task of a finished run, with the weights of a checkpoint, and its config."""
     config = load(directory / "config.yaml")
     config.trainer.compile = False
-    path = directory / "checkpoints" / f"{which}.ckpt"
-    if not path.is_file():
-        raise KnockgraphError(f"{directory} has no checkpoint {which!r}; has the run validated at least once?")
+    path = checkpoints.find(directory / "checkpoints", which)
     state = checkpoints.load(path)
     graph = CellGraph.load(directory / "cell.cellgraph")
     about = state.get("knockgraph")

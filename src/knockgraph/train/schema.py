@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -40,24 +41,29 @@ class DataConfig:
     cell: str = "demo"  # demo | yeast-scale | a .cellgraph file
     screen: str = "demo"  # demo | yeast-scale | a screen file (Parquet)
     experiments: int | None = None  # built-in screens: how many
-    phenotype: str = "gene_interaction"
+    # One or more columns of the screen, or patterns such as 'expression_*'; data.phenotype=NAME is short for one.
+    phenotypes: list[str] = field(default_factory=lambda: ["gene_interaction"])
     relations: list[str] | None = None  # only these; all by default
     merge: dict[str, list[str]] = field(default_factory=dict)  # new name → relations (patterns) that become one
     genes: str = "all"  # all | screened: the graph of the screen's genes only, smaller and without metabolism
     unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
-    missing: str = "error"  # experiments without a label: error | drop
+    missing: str = "error"  # experiments without any label: error | drop
     transform: str = "standard"  # none | standard | min-max | robust
     # Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes. By default 1,
-    # the wild type, for phenotypes with 'interaction' in their name, else 0: none.
+    # the wild type, for phenotypes with 'interaction' in their name, else 0: none. Of several phenotypes it concerns
+    # those with 'interaction' in their name only.
     zero_below: int | None = None
     # Classification: an interaction is positive if its value is below the threshold and its p-value below max_p_value.
     threshold: float | None = None
     max_p_value: float | None = None
     split: SplitConfig = field(default_factory=SplitConfig)
 
-    def zero_by_definition(self) -> int:
-        """Genotypes with fewer deleted genes than this have the phenotype 0, see ``zero_below``."""
-        return int("interaction" in self.phenotype.lower()) if self.zero_below is None else self.zero_below
+    def zero_by_definition(self, phenotypes: Sequence[str]) -> list[int]:
+        """For each phenotype: genotypes with fewer deleted genes than this have the value 0, see ``zero_below``."""
+        if len(phenotypes) == 1 and self.zero_below is not None:
+            return [self.zero_below]
+        below = 1 if self.zero_below is None else self.zero_below
+        return [below if "interaction" in name.lower() else 0 for name in phenotypes]
 
 
 @dataclass
@@ -117,7 +123,7 @@ class TrainerConfig:
     accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})  # from epoch → batches per step
     compile: bool = False
     cuda_graph: bool = True
-    early_stopping: int | None = None  # epochs without a better validation MSE
+    early_stopping: int | None = None  # epochs without a lower validation error (MSE; of classes, cross-entropy)
     log_every_n_steps: int = 10
     plot_every_n_epochs: int = 0  # 0: only at the end
     checkpoint_every_n_steps: int = 100
@@ -197,7 +203,25 @@ _NOT_NEGATIVE = (
 
 def from_tree(tree: Tree) -> Config:
     """The config that nested dictionaries describe, checked against the schema."""
+    data = tree.get("data")
+    if isinstance(data, dict):
+        tree = {**tree, "data": with_phenotypes(data)}
     return checked_values(typing.cast(Config, _typed(Config, tree, "")))
+
+
+def with_phenotypes(data: Tree) -> Tree:
+    """``phenotype: fitness`` is short for ``phenotypes: [fitness]``, and the only spelling of earlier versions.
+
+    >>> with_phenotypes({"cell": "demo", "phenotype": "fitness"})
+    {'cell': 'demo', 'phenotypes': ['fitness']}
+    """
+    found = {key: value for key, value in data.items() if key != "phenotype"}
+    names = data.get("phenotype", found.get("phenotypes"))
+    if names is not None and not isinstance(names, (list, dict)):
+        found["phenotypes"] = [names]
+    elif "phenotype" in data:
+        raise ConfigError(f"config key 'data.phenotype': {names!r} is not one name; for several use data.phenotypes")
+    return found
 
 
 def checked_values(config: Config) -> Config:
@@ -212,6 +236,9 @@ def checked_values(config: Config) -> Config:
     for path in _NOT_NEGATIVE:
         if not (_at(config, path) or 0) >= 0:
             raise ConfigError(f"config key {path!r}: {_at(config, path)} must not be negative")
+    names = config.data.phenotypes
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"config key 'data.phenotypes': {names} must name at least one phenotype, and each only once")
     _check_trainer(config.trainer)
     if len(config.optimizer.betas) != 2:
         raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from knockgraph import losses, models, strategies
-from knockgraph.errors import ConfigError, GeneListMismatchError, StrategyError
+from knockgraph.errors import ConfigError, GeneListMismatchError, ModelError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
@@ -21,8 +21,12 @@ from knockgraph.models.model import CellModel, Prediction
 from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
-from knockgraph.train.metrics import classification_metrics, gather_rows, regression_metrics
+from knockgraph.train.metrics import gather_rows, headline, metrics_of
 from knockgraph.train.schema import Config
+from knockgraph.words import counted
+
+MOST_NAMED = 20
+"""Phenotypes that are logged and reported one by one; more are summarised."""
 
 
 class Task(LightningModule):
@@ -31,10 +35,11 @@ class Task(LightningModule):
     Args:
         config: The config.
         graph: The cell graph.
-        transform: Labels' original units ↔ label units.
+        transform: Labels' original units ↔ label units; the model gets an output for each of its phenotypes.
 
     Attributes:
         graph: The cell graph.
+        phenotypes: What is predicted, in the order of the outputs.
         validated: Predictions and targets (label units) of the last validation, of all ranks.
         warnings: What looks as if the run had not learned, see :mod:`knockgraph.train.learning`.
     """
@@ -43,12 +48,20 @@ class Task(LightningModule):
         super().__init__()
         self.config = config
         self.transform = transform
+        self.phenotypes = transform.names or tuple(config.data.phenotypes)
+        self._zero_below = torch.tensor(config.data.zero_by_definition(self.phenotypes))
+        if config.data.zero_below and not bool(self._zero_below.any()):
+            raise ConfigError(
+                "config key 'data.zero_below': of several phenotypes it concerns those with 'interaction' in their "
+                "name, and there is none; leave it out"
+            )
         self.classes = config.task == "classification"
         self.graph = graph
         self.graph_hash = graph.fingerprint()
         self.num_genes = graph.num_genes
         torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
-        self.model = named("model", models.create, config.model.name, graph, **config.model.options)
+        options = models.with_outputs(config.model.name, config.model.options, len(self.phenotypes))
+        self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.loss = named("loss", losses.create, config.loss.name, **config.loss.options)
         self._check_loss()
@@ -97,6 +110,12 @@ class Task(LightningModule):
         """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
         with self.strategy(self._columns(batch)) as view:
             prediction: Prediction = self.model(view, batch)
+        outputs = prediction.values.shape[-1]
+        if outputs != len(self.phenotypes):
+            raise ModelError(
+                f"the model {self.config.model.name} gives {counted(outputs, 'output')} for "
+                f"{counted(len(self.phenotypes), 'phenotype')}; give its class the argument outputs, the number of them"
+            )
         return prediction
 
     def _columns(self, batch: PerturbationBatch) -> PerturbationBatch:
@@ -115,7 +134,7 @@ class Task(LightningModule):
             return prediction.double().sigmoid()
         values = self.transform.invert(prediction.double())
         if self.config.task == "regression":  # an empty task says nothing about genotypes
-            values[deleted < self.config.data.zero_by_definition()] = 0.0
+            values[deleted.unsqueeze(1) < self._zero_below] = 0.0
         return values
 
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
@@ -137,6 +156,7 @@ class Task(LightningModule):
                 step_size=batch.step_size,
                 world_size=self.trainer.world_size,
                 epoch=self.current_epoch,
+                known=self.transform.known,
             )
         return parts
 
@@ -231,12 +251,21 @@ class Task(LightningModule):
         prediction, target, _ = self.collected()
         self._outputs.clear()
         self.validated = (prediction, target)
-        found = (
-            classification_metrics(prediction, target)
-            if self.classes
-            else regression_metrics(prediction, target, self.transform.scale)
-        )
-        self.log_dict({f"{part}/{name}": value.float() for name, value in found.items()}, rank_zero_only=False)
+        found = self.metrics(prediction, target)
+        logged = headline(found)
+        if 1 < len(self.phenotypes) <= MOST_NAMED:
+            score = "auroc" if self.classes else "pearson"
+            logged |= {f"{score}/{name}": v for name, v in zip(self.phenotypes, found[score], strict=True)}
+        self.log_dict({f"{part}/{name}": value.float() for name, value in logged.items()}, rank_zero_only=False)
+
+    def metrics(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Metric → one value for each phenotype.
+
+        Args:
+            prediction: ``[experiments, phenotypes]``, in label units.
+            target: The same shape and units, NaN where a label is missing.
+        """
+        return metrics_of(prediction, target, self.transform, self.classes)
 
     def collected(self) -> tuple[Tensor, Tensor, Tensor]:
         """Predictions, targets ``[n, outputs]`` (label units), experiments ``[n]`` of all ranks since the last call."""

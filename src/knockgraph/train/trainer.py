@@ -21,6 +21,7 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
+from knockgraph.strategies import placement
 from knockgraph.train import checkpoints, slurm, wandb_run
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.finite import Finite
@@ -29,9 +30,9 @@ from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
 from knockgraph.train.schema import Config
 
-_BEST_REGRESSION = {"val/mse": ("best-mse.ckpt", False), "val/pearson": ("best-pearson.ckpt", True)}
-_BEST_CLASSES = {"val/bce": ("best-mse.ckpt", False), "val/auroc": ("best-pearson.ckpt", True)}
-
+# What is monitored → the file of the best, and whether larger is better.
+_BEST_REGRESSION = {"val/mse": ("best-error.ckpt", False), "val/pearson": ("best-score.ckpt", True)}
+_BEST_CLASSES = {"val/bce": ("best-error.ckpt", False), "val/auroc": ("best-score.ckpt", True)}
 
 Kind = TypeVar("Kind", bound=pl.Callback)
 
@@ -45,7 +46,7 @@ class SharedStore(pl.Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Open it."""
         if not trainer.is_global_zero:
-            pl_module.strategy.store.use(self.directory)  # type: ignore[union-attr, operator]
+            pl_module.strategy.open(self.directory)  # type: ignore[union-attr, operator]
 
 
 class Float64(DoublePrecision):
@@ -166,7 +167,7 @@ def make_trainer(
         used.append(Plots(directory, t.plot_every_n_epochs))
     if t.progress_bar:
         used.append(TQDMProgressBar(refresh_rate=10))
-    if config.strategy.name.startswith("stored-"):
+    if placement(config.strategy.name) == "stored":
         used.append(SharedStore(directory / "store"))
     loggers: list[Logger] = [metrics]
     if find_spec("tensorboard") is not None:  # absent on machines that only measure
@@ -198,7 +199,7 @@ def make_trainer(
 
 def _ddp(config: Config) -> DDPStrategy:
     # While the first process writes a store, which may take hours, the others wait for it.
-    stored = config.strategy.name.startswith("stored-")
+    stored = placement(config.strategy.name) == "stored"
     timeout = timedelta(days=2) if stored else timedelta(seconds=config.trainer.process_timeout)
     return DDPStrategy(find_unused_parameters=False, broadcast_buffers=False, timeout=timeout)
 

@@ -1,4 +1,4 @@
-r"""What a graph model has to beat, and the best that any model can reach.
+r"""Baselines that a graph model has to beat, and the ceiling that no model can exceed.
 
 =======================  ==========================================================================================
 name                     prediction for a genotype :math:`P`
@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import Any
 
 from knockgraph import registry
-from knockgraph.errors import BaselineError, MissingPackageError
+from knockgraph.errors import BaselineError, MissingPackageError, NoDosesError
 from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Baseline, Mean
 from knockgraph.models.baselines.boosting import Boosting
@@ -47,6 +47,7 @@ __all__ = [
     "LowRank",
     "Mean",
     "MissingPackageError",
+    "NoDosesError",
     "PairGP",
     "ProfilePropagation",
     "RidgePairs",
@@ -68,11 +69,11 @@ def create(name: str, graph: CellGraph | None = None, **options: Any) -> Baselin
 
     Args:
         name: One of :func:`available`, or ``package.module:Class``.
-        graph: The cell graph, for those that look at it.
+        graph: The cell graph, for baselines that need it.
         options: Those of the baseline's own docstring.
     """
     looks = registry.find("baseline", name).needs_graph
     if looks and graph is None:
-        raise BaselineError(f"the baseline {name} looks at the cell graph; give it graph=")
+        raise BaselineError(f"the baseline {name} needs the cell graph; pass graph=")
     made: Baseline = registry.create("baseline", name, *([graph] if looks else []), **options)
     return made

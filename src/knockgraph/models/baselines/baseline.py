@@ -1,8 +1,10 @@
-"""What every baseline is: genotypes and labels in, a prediction for any genotype out."""
+"""The interface of every baseline: fitted on genotypes and labels, it predicts any genotype."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -12,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from knockgraph.errors import BaselineError, GeneListMismatchError, LabelError
+from knockgraph.errors import BaselineError, GeneListMismatchError, LabelError, NoDosesError
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, ragged
 from knockgraph.screen.ragged import Ints
@@ -22,11 +24,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class GenotypeRows:
-    """Some rows of a screen, on the host: row ``i`` deletes ``genes[ptr[i]:ptr[i + 1]]``, ascending."""
+    """Some rows of a screen, on the host: row ``i`` perturbs ``genes[ptr[i]:ptr[i + 1]]``, ascending.
+
+    Genes with a value :math:`d` other than 0 and 1 have the effect :math:`w = 1 - d`, 1 for a deletion, below 0 for a
+    gene that is turned up. Those with the value 1 are left out.
+    """
 
     genes: npt.NDArray[np.int64]
     ptr: npt.NDArray[np.int64]
     num_genes: int
+    effect: Floats | None = None  #: :math:`w` of each entry; ``None``: 1
 
     @staticmethod
     def of(screen: BoundScreen, rows: Ints) -> GenotypeRows:
@@ -38,7 +45,13 @@ class GenotypeRows:
             raise BaselineError(f"rows must lie in 0 … {len(screen) - 1}, the experiments of this screen")
         entry, ptr = ragged.positions(screen.host_ptr, rows)
         genes = screen.indices.cpu().numpy()[entry].astype(np.int64)
-        return GenotypeRows(genes, ptr, screen.num_genes)
+        if screen.doses is None:
+            return GenotypeRows(genes, ptr, screen.num_genes)
+        effect = 1.0 - screen.doses.cpu().numpy()[entry].astype(np.float64)
+        count = np.bincount(ragged.row_of_entry(ptr)[effect != 0], minlength=len(rows))
+        genes, effect = genes[effect != 0], effect[effect != 0]
+        ptr = np.append(0, np.cumsum(count))
+        return GenotypeRows(genes, ptr, screen.num_genes, None if bool((effect == 1).all()) else effect)
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -46,12 +59,13 @@ class GenotypeRows:
     def part(self, start: int, stop: int) -> GenotypeRows:
         """The rows ``start`` to ``stop``."""
         ptr = self.ptr[start : stop + 1]
-        return GenotypeRows(self.genes[ptr[0] : ptr[-1]], ptr - ptr[0], self.num_genes)
+        effect = None if self.effect is None else self.effect[ptr[0] : ptr[-1]]
+        return GenotypeRows(self.genes[ptr[0] : ptr[-1]], ptr - ptr[0], self.num_genes, effect)
 
     def take(self, rows: Ints) -> GenotypeRows:
         """The rows at these positions."""
         entry, ptr = ragged.positions(self.ptr, rows)
-        return GenotypeRows(self.genes[entry], ptr, self.num_genes)
+        return GenotypeRows(self.genes[entry], ptr, self.num_genes, None if self.effect is None else self.effect[entry])
 
     @cached_property
     def row(self) -> npt.NDArray[np.int64]:
@@ -59,28 +73,36 @@ class GenotypeRows:
         return ragged.row_of_entry(self.ptr)
 
     def pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Every pair of genes ``g < h`` that one row deletes: its row, and its code ``g * num_genes + h``."""
+        """Every pair of genes ``g < h`` that one row perturbs: its row, and its code ``g * num_genes + h``."""
+        row, code, _ = self.weighted_pairs()
+        return row, code
+
+    def weighted_pairs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats | None]:
+        """:meth:`pairs`, and the product of their effects."""
         size = np.diff(self.ptr)
         row, code = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        both: list[Floats] = [np.empty(0)]
         for s in np.unique(size[size > 1]).tolist():
             of_size = np.flatnonzero(size == s)
             first, second = np.triu_indices(s, 1)
             start = self.ptr[of_size, None]
             code.append((self.genes[start + first] * self.num_genes + self.genes[start + second]).ravel())
             row.append(np.repeat(of_size, len(first)))
-        return np.concatenate(row), np.concatenate(code)
+            if self.effect is not None:
+                both.append((self.effect[start + first] * self.effect[start + second]).ravel())
+        return np.concatenate(row), np.concatenate(code), None if self.effect is None else np.concatenate(both)
 
 
 def sums(group: Ints, values: Floats, num_groups: int) -> Floats:
     """The sum of ``values`` in each group ``0 … num_groups - 1``."""
-    if len(group) == 0:  # bincount would count in integers
+    if len(group) == 0:  # bincount of an empty array returns integers
         return np.zeros(num_groups)
     total: Floats = np.bincount(group, values, num_groups).astype(np.float64, copy=False)
     return total
 
 
 def same_graph(name: str, graph: CellGraph, genotypes: GenotypeRows) -> None:
-    """Refuse genotypes over other genes than those of the graph that a baseline was made for."""
+    """Refuse genotypes of a gene list other than that of the baseline's graph."""
     if genotypes.num_genes != graph.num_genes:
         raise GeneListMismatchError(
             f"the baseline {name} was made for a graph of {graph.num_genes} genes, the screen is bound to "
@@ -106,36 +128,43 @@ class Baseline(ABC):
     """
 
     needs_graph: ClassVar[bool] = False
+    doses: ClassVar[bool] = False  #: whether it knows genes with values other than 0 and 1
     validation: tuple[GenotypeRows, Floats] | None = None
     _genes: str | None = None
+    _each: Sequence[Self] = ()  # one for each phenotype, where there are several
 
     def fit(
         self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor] | None = None
     ) -> Self:
-        """Fit on the experiments at ``rows``.
+        """Fit on the experiments at ``rows``; each phenotype on its own, on the labels that it has.
 
         Args:
             screen: The experiments.
             rows: Integers ``[rows]``, positions in ``screen``.
-            values: Their labels, ``[rows, 1]``, in the units that predictions shall have.
-            validation: Rows and labels that settings may be chosen by, never fitted on; without them a baseline uses
+            values: Their labels, ``[rows, phenotypes]``, in the units of the predictions; NaN where one of
+                several is missing.
+            validation: Rows and labels for choosing settings, never used for fitting; without them a baseline uses
                 its defaults.
         """
-        genotypes = GenotypeRows.of(screen, rows)
-        y = _labels("training", values, len(genotypes))
-        if len(genotypes) == 0:
-            raise LabelError("there are no training labels to fit on; check the split")
-        self.validation = None
+        training = _each_phenotype("training", screen, rows, values)
+        if not all(len(y) for _, y in training):
+            what = "there are no training labels" if len(training) == 1 else "a phenotype has no training label"
+            raise LabelError(f"{what} to fit on; check the split")
+        others: list[tuple[GenotypeRows, Floats]] = []
         if validation is not None:
-            others = GenotypeRows.of(screen, validation[0])
-            self.validation = others, _labels("validation", validation[1], len(others))
-        self._fit(genotypes, y)
-        self.validation = None
+            others = _each_phenotype("validation", screen, *validation)
+        self._each = [copy(self) for _ in training] if len(training) > 1 else ()
+        for k, (one, (genotypes, y)) in enumerate(zip(self._each or (self,), training, strict=True)):
+            # A phenotype may have no label in the validation part.
+            self._check_doses(genotypes)
+            one.validation = others[k] if others and (len(training) == 1 or len(others[k][1])) else None
+            one._fit(genotypes, y)
+            one.validation = None
         self._genes = screen.gene_list_hash
         return self
 
     def predict(self, screen: BoundScreen, rows: Ints) -> Tensor:
-        """Predict the experiments at ``rows``: float32 ``[rows, 1]``, on the host."""
+        """Predict the experiments at ``rows``: float32 ``[rows, phenotypes]``, on the host."""
         if self._genes is None:
             raise BaselineError(f"{type(self).__name__} was not fitted; call fit first")
         if screen.gene_list_hash != self._genes:
@@ -143,27 +172,50 @@ class Baseline(ABC):
                 f"{type(self).__name__} was fitted on another gene list (hash {self._genes[:12]}) than this screen is "
                 f"bound to (hash {screen.gene_list_hash[:12]}); bind both to the same graph"
             )
-        return torch.from_numpy(self._predict(GenotypeRows.of(screen, rows)).astype(np.float32)).unsqueeze(1)
+        genotypes = GenotypeRows.of(screen, rows)
+        self._check_doses(genotypes)
+        columns = [one._predict(genotypes).astype(np.float32) for one in self._each or (self,)]
+        return torch.from_numpy(np.stack(columns, 1))
+
+    def _check_doses(self, genotypes: GenotypeRows) -> None:
+        if genotypes.effect is not None and not self.doses:
+            raise NoDosesError(
+                f"the baseline {type(self).__name__} knows deletions only, but genes of this screen have values other "
+                "than 0 and 1; use additive, ridge-pairs or low-rank"
+            )
 
     @abstractmethod
-    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None: ...
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        """Fit one phenotype, every row of which has a label."""
 
     @abstractmethod
-    def _predict(self, genotypes: GenotypeRows) -> Floats: ...
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        """Predict it."""
 
 
-def _labels(what: str, values: Tensor, rows: int) -> Floats:
-    if values.shape != (rows, 1):
-        raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{rows}, 1]")
-    if not bool(values.isfinite().all()):
-        row = int((~values.isfinite()).any(1).nonzero()[0])
-        raise LabelError(f"{what} label {row} is {values[row].item()}; drop experiments without a finite label")
-    y: Floats = values.detach().cpu().double().numpy()[:, 0]
-    return y
+def _each_phenotype(what: str, screen: BoundScreen, rows: Ints, values: Tensor) -> list[tuple[GenotypeRows, Floats]]:
+    """For each phenotype, the rows that have a label of it, and those labels."""
+    genotypes = GenotypeRows.of(screen, rows)
+    if values.dim() != 2 or len(values) != len(genotypes) or values.shape[1] == 0:
+        raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, phenotypes]")
+    labels = values.detach().cpu().double().numpy()
+    known = ~np.isnan(labels)
+    bad = np.isinf(labels).any(1) | ~known.any(1)
+    if bool(bad.any()):
+        row = int(np.flatnonzero(bad)[0])
+        shown = labels[row].tolist() if labels.shape[1] > 1 else labels[row, 0]
+        raise LabelError(f"{what} label {row} is {shown}; drop experiments without a finite label")
+    found = []
+    for y, there in zip(labels.T, known.T, strict=True):
+        some = genotypes if there.all() else GenotypeRows.of(screen, np.asarray(rows)[there])
+        found.append((some, np.ascontiguousarray(y[there])))
+    return found
 
 
 class Mean(Baseline):
     r""":math:`\hat y = \bar y`, the mean of the training labels."""
+
+    doses = True
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         self.mean = float(y.mean())

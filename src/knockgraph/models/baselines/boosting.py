@@ -1,4 +1,4 @@
-"""Gradient boosting on what the networks say about a genotype: the baseline that knows the graph."""
+"""Gradient boosting on network features of a genotype: a baseline that uses the graph."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from knockgraph.models.baselines.pair_features import GenotypeFeatures
 class Boosting(Baseline):
     """Boosted regression trees (scikit-learn's histogram method) on :class:`GenotypeFeatures`.
 
-    Unlike the others it can say something about a gene that no training genotype deletes: its place in the networks.
+    Unlike most other baselines it can use information about a gene that no training genotype deletes: its position in
+    the networks.
 
     Args:
         graph: The cell graph.
         trees: Number of trees.
-        learning_rate: Share of each tree.
-        leaves: Most leaves of a tree.
+        learning_rate: Weight of each tree.
+        leaves: Maximum number of leaves of a tree.
         ridge: Penalty of a leaf's value.
         max_rows: Training rows beyond these are left out, at random.
         seed: Of all choices.
@@ -64,7 +65,7 @@ class Boosting(Baseline):
         if len(y) > self.max_rows:
             kept = np.sort(np.random.default_rng(self.seed).permutation(len(y))[: self.max_rows])
             table, y = table[kept], y[kept]
-        # A column without two different numbers tells nothing, and the binning cannot take one without any.
+        # A constant column is useless, and the binning fails on an empty one.
         lowest = np.where(np.isnan(table), np.inf, table).min(0)
         self.used = np.flatnonzero(lowest < np.where(np.isnan(table), -np.inf, table).max(0))
         self.mean = float(y.mean())

@@ -1,4 +1,4 @@
-"""How well any model can do, given how well the experiment reproduces itself."""
+"""The best score that any model can reach, given the reproducibility of the experiment."""
 
 from __future__ import annotations
 
@@ -44,12 +44,15 @@ def reproducibility_ceiling(
     if phenotype is None:
         if len(screen.phenotype_types) != 1:
             names = ", ".join(screen.phenotype_types)
-            raise BaselineError(f"this screen has several phenotypes ({names}); say for which the ceiling is wanted")
+            raise BaselineError(
+                f"this screen has several phenotypes ({names}); give the one for which to compute the ceiling"
+            )
         phenotype = screen.phenotype_types[0]
     if phenotype not in screen.phenotype_types:
         raise BaselineError(f"the screen has no phenotype {phenotype!r}; it has {', '.join(screen.phenotype_types)}")
     rows = np.arange(len(screen)) if rows is None else np.asarray(rows)
     y = screen.values[:, screen.phenotype_types.index(phenotype)].double().cpu().numpy()[rows]
+    rows, y = rows[~np.isnan(y)], y[~np.isnan(y)]
     reliability = _between_replicates(screen, rows, y)
     if reliability is None:
         reliability = _from_stated_errors(screen, rows, y, phenotype)
@@ -58,7 +61,10 @@ def reproducibility_ceiling(
 
 def _between_replicates(screen: BoundScreen, rows: Ints, y: Floats) -> float | None:
     genotypes = GenotypeRows.of(screen, rows)
-    group = ragged.same_set(genotypes.genes, genotypes.ptr, max(screen.num_genes, 1))
+    codes, most = genotypes.genes, screen.num_genes
+    if genotypes.effect is not None:
+        codes, most = ragged.valued_codes(codes, genotypes.effect), len(codes)
+    group = ragged.same_set(codes, genotypes.ptr, max(most, 1))
     repeated = np.bincount(group)[group] > 1 if len(group) else np.zeros(0, dtype=bool)
     _, group, count = np.unique(group[repeated], return_inverse=True, return_counts=True)
     if len(count) < _FEWEST:

@@ -1,4 +1,4 @@
-"""Does a graph hold what a screen measures? Labels of pairs that a relation connects, against those of the others."""
+"""Does a graph contain what a screen measures? Labels of connected pairs compared with those of the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PERMUTATIONS = 100
 
 @dataclass(frozen=True)
 class LabelShift:
-    """How far labels of the pairs that a relation connects lie towards the strong ones.
+    """How far the labels of the pairs that a relation connects are shifted towards strong interactions.
 
     Attributes:
         relation: Its name.
@@ -33,7 +33,7 @@ class LabelShift:
         beyond: The relation beyond whose edges the shift is largest; blank if it is largest for all edges.
         beyond_pairs: Measured pairs that are connected by the relation, not by that one.
         beyond_shift: Their shift.
-        z: ``beyond_shift`` in standard deviations of what the same edges between permuted genes have.
+        z: ``beyond_shift`` in standard deviations of the shifts of the same edges between permuted genes.
         leaks: Whether this looks as if the relation held what the screen measures.
     """
 
@@ -59,11 +59,11 @@ def label_shifts(graph: CellGraph, screen: BoundScreen, seed: int = 0) -> list[L
     .. math:: d = \pm \frac{\bar y_\mathrm{connected} - \bar y_\mathrm{others}}{\mathrm{sd}(y)} ,
 
     with the sign of the labels' skewness, so that it is positive towards the long tail, where the strong interactions
-    are. Networks and interactions are related, so d is not 0 for a clean one; but interactions that were *listed* in a
-    network because they are strong move the mean much further. Strong edges hide among many clean ones, so d is also
-    measured on what a relation adds to each other one, and the largest counts.
+    are. Networks and interactions are related, so d is not 0 even for a clean network; but interactions that were
+    *listed* in a network because they are strong shift the mean much further. Strong edges may be hidden among many
+    clean ones, so d is also measured on the edges that a relation adds to each other relation, and the largest counts.
 
-    A relation is said to leak if :math:`d \ge 0.4` and this is at least 4 standard deviations above the same edges
+    A relation is reported to leak if :math:`d \ge 0.4` and this is at least 4 standard deviations above the same edges
     between permuted genes. On two screens of yeast, physical and regulatory networks and complexes have d up to 0.18,
     the channels of STRING 11.5 cut at a combined score of 900, which contain genetic interactions, 0.45 to 1.16.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -17,14 +17,16 @@ class LowRank(Baseline):
     r""":math:`\hat y = c + \sum_{g \in P} b_g + \sum_{g < h \in P} \langle u_g, u_h \rangle` with :math:`u_g \in R^k`.
 
     The inner product is indefinite, :math:`\langle u, v \rangle = u_1 v_1 - u_2 v_2 + u_3 v_3 - \dots`: a plain one
-    would say that every gene interacts positively with those like it, but two genes of a pathway may buffer each other
-    as well as share a defect.
+    would make every gene interact positively with similar genes, but two genes of a pathway may either buffer each
+    other or share a defect.
 
     Minimises :math:`\sum_i (y_i - \hat y_i)^2 + \lambda_b \sum_g b_g^2 + \lambda_u \sum_g \lVert u_g \rVert^2` on
     standardised labels. All else fixed, :math:`\hat y` is linear in :math:`(b_g, u_g)` of one gene, with features
     :math:`(1, \pm \sum_{h \in P \setminus g} u_h)`, for genotypes of any size. So each gene in turn is a small ridge
     regression, solved exactly; a sweep over all genes never increases the objective. The start is random, by ``seed``;
     the same seed gives the same fit.
+
+    A gene with the value :math:`d` counts :math:`w = 1 - d` times, a pair :math:`w_g w_h` times.
 
     Args:
         rank: :math:`k`.
@@ -34,6 +36,8 @@ class LowRank(Baseline):
         tolerance: Stop when a sweep lowers the objective by less than this share of it.
         seed: Of the start.
     """
+
+    doses = True
 
     def __init__(
         self,
@@ -60,10 +64,10 @@ class LowRank(Baseline):
         genes = np.unique(genotypes.genes)
         self.constant = 0.0
         self.effect = np.zeros(genotypes.num_genes)
-        self.factor = np.zeros((genotypes.num_genes, self.rank))  # stays 0 for genes without a training row
+        self.factor = np.zeros((genotypes.num_genes, self.rank))  # remains 0 for genes without a training row
         # Small, so that the first sweep fits the additive part; not 0, where the objective is flat.
         self.factor[genes] = np.random.default_rng(self.seed).normal(0.0, 0.1, (len(genes), self.rank))
-        # Kept up to date: what is left of the labels, and the sum of the vectors of each row's genes.
+        # Updated in each step: the residual of the labels, and the sum of the vectors of each row's genes.
         residual = torch.from_numpy((y - self.center) / self.scale - self._score(genotypes))
         total = torch.from_numpy(self._total(genotypes))
         penalty = torch.full((1 + self.rank,), self.ridge, dtype=torch.float64)
@@ -73,11 +77,14 @@ class LowRank(Baseline):
         by_gene = np.argsort(genotypes.genes, kind="stable")
         count = np.bincount(genotypes.genes, minlength=genotypes.num_genes)[genes]
         rows_of = torch.split(torch.from_numpy(genotypes.row[by_gene]), count.tolist()) if len(genes) else ()
+        effects: Sequence[Tensor | None] = [None] * len(genes)
+        if genotypes.effect is not None and len(genes):
+            effects = torch.split(torch.from_numpy(genotypes.effect[by_gene]).unsqueeze(1), count.tolist())
         objective = float("inf")
         with _one_thread():
             for _ in range(self.max_sweeps):
-                for gene, rows in zip(genes.tolist(), rows_of, strict=True):
-                    _solve(coefficients[gene], rows, residual, total, sign, penalty)
+                for gene, rows, effect in zip(genes.tolist(), rows_of, effects, strict=True):
+                    _solve(coefficients[gene], rows, residual, total, sign, penalty, effect)
                 shift = residual.mean()
                 self.constant += float(shift)
                 residual -= shift
@@ -91,30 +98,47 @@ class LowRank(Baseline):
         return self.center + self.scale * self._score(genotypes)
 
     def _total(self, genotypes: GenotypeRows) -> Floats:
-        columns = [sums(genotypes.row, column[genotypes.genes], len(genotypes)) for column in self.factor.T]
+        columns = [
+            sums(genotypes.row, _times(column[genotypes.genes], genotypes.effect), len(genotypes))
+            for column in self.factor.T
+        ]
         return np.stack(columns, 1)
 
     def _score(self, genotypes: GenotypeRows) -> Floats:
         r""":math:`c + \sum b_g + (\langle \sum u_g, \sum u_g \rangle - \sum \langle u_g, u_g \rangle) / 2`, per row."""
-        own = self.effect - 0.5 * (self.sign * np.square(self.factor)).sum(1)
+        own, effect, genes = 0.5 * (self.sign * np.square(self.factor)).sum(1), genotypes.effect, genotypes.genes
         both = 0.5 * (self.sign * np.square(self._total(genotypes))).sum(1)
-        score: Floats = self.constant + sums(genotypes.row, own[genotypes.genes], len(genotypes)) + both
+        alone = _times(self.effect[genes] - _times(own[genes], effect), effect)
+        score: Floats = self.constant + sums(genotypes.row, alone, len(genotypes)) + both
         return score
 
 
-def _solve(own: Tensor, rows: Tensor, residual: Tensor, total: Tensor, sign: Tensor, penalty: Tensor) -> None:
+def _times(values: Floats, effect: Floats | None) -> Floats:
+    return values if effect is None else values * effect
+
+
+def _solve(
+    own: Tensor,
+    rows: Tensor,
+    residual: Tensor,
+    total: Tensor,
+    sign: Tensor,
+    penalty: Tensor,
+    effect: Tensor | None = None,
+) -> None:
     """The best effect and vector of one gene, all others fixed, written into ``own``."""
-    others = total[rows] - own[1:]
+    others = total[rows] - (own[1:] if effect is None else effect * own[1:])
     x = torch.cat([others.new_ones(len(rows), 1), others * sign], 1)
+    x = x if effect is None else effect * x
     unexplained = residual[rows] + x @ own
     own.copy_(torch.linalg.solve(x.T @ x + penalty.diag(), x.T @ unexplained))
     residual[rows] = unexplained - x @ own
-    total[rows] = others + own[1:]
+    total[rows] = others + (own[1:] if effect is None else effect * own[1:])
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Matrices this small gain nothing from threads, and lose a factor of ten on a machine that is busy."""
+    """Matrices this small do not benefit from threads, and become ten times slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""What the networks say about a genotype, as a table of numbers: one row per genotype."""
+"""Network features of genotypes: one row of numbers per genotype."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from knockgraph.graph.structural_features import degree, diffusion, spectral
 from knockgraph.models.baselines.baseline import Floats, GenotypeRows, sums
 
 Matrix = npt.NDArray[np.float32]
-_SHRINK = 20.0  # as if every gene had so many more experiments without an effect
+_SHRINK = 20.0  # as if every gene had this many more experiments without an effect
 
 
 class GenotypeFeatures:
-    r"""Features of genotypes from the relations of a graph and from what single genes did in training.
+    r"""Features of genotypes from the relations of a graph and from the mean effects of single genes in training.
 
     For every pair of deleted genes and every relation: the normalised weight of the edge
     :math:`W = D^{-1/2} A D^{-1/2}` and of the paths of two steps :math:`(W W^\top)`, product and cosine of the spectral
     coordinates; product, sum and distance of every diffusion coordinate; averaged over the pairs, of genotypes with
     more than two genes also the largest edge weights. For the deleted genes: degrees and mean effects in training, and
-    the mean effects of a gene's neighbours in every relation; their sum, least and largest.
+    the mean effects of a gene's neighbours in every relation; their sum, minimum and maximum.
 
     A gene that was not in training has no effect (NaN). So that this is met in training too, the effect of one gene is
     hidden in a share of the training rows; a row's own label never counts in the effect of its genes.
@@ -51,7 +51,7 @@ class GenotypeFeatures:
         self.center = float(y.mean())
         residual = y - self.center
         size = np.maximum(np.diff(genotypes.ptr), 1)
-        # A genotype's deviation is shared out over its genes.
+        # The deviation of a genotype is divided among its genes.
         share = (residual / size)[genotypes.row]
         self.total = sums(genotypes.genes, share, genotypes.num_genes)
         self.count = np.bincount(genotypes.genes, minlength=genotypes.num_genes).astype(np.float64)
@@ -120,7 +120,7 @@ def _both_ways(relation: Relation) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
 
 
 def _weights(relation: Relation, a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> tuple[Matrix, Matrix]:
-    """:math:`W_{ab}` and :math:`(W W^\\top)_{ab}` of pairs; only rows of genes in some pair are ever made."""
+    """:math:`W_{ab}` and :math:`(W W^\\top)_{ab}` of pairs; only rows of genes in some pair are computed."""
     genes = np.unique(np.concatenate([a, b]))
     place = np.full(relation.num_genes, -1)
     place[genes] = np.arange(len(genes))
@@ -141,7 +141,7 @@ def _similarity(x: Matrix, a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -
 
 
 def _mean(row: npt.NDArray[np.int64], value: npt.NDArray[np.floating], pairs: npt.NDArray[np.int64]) -> Floats:
-    """Over the pairs of each genotype; NaN without a pair."""
+    """The mean over the pairs of each genotype; NaN without a pair."""
     total = sums(row, value.astype(np.float64), len(pairs))
     return np.where(pairs > 0, total / np.maximum(pairs, 1), np.nan)
 
@@ -157,7 +157,7 @@ def _over_genes(genotypes: GenotypeRows, value: Floats) -> list[Floats]:
 
 
 def _over_entries(genotypes: GenotypeRows, value: Floats) -> list[Floats]:
-    """Sum, least and largest over the genes of each genotype whose value is known; NaN if none is."""
+    """Sum, minimum and maximum over the genes of each genotype whose value is known; NaN if none is."""
     known = ~np.isnan(value)
     row, value = genotypes.row[known], value[known]
     n = len(genotypes)

@@ -1,4 +1,4 @@
-"""A Gaussian process over pairs of genes that knows the networks."""
+"""A Gaussian process over pairs of genes that uses the networks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SEARCH: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("noise", (0.8, 0.35)),
     ("scale_power", (1.7, 0.6)),
 )
-_SHRINK = 3.0  # as if every gene had so many more experiments of the usual spread
+_SHRINK = 3.0  # as if every gene had this many more experiments of the usual spread
 
 
 class PairGP(PairModel):
-    r"""Pairs as a Gaussian process whose kernel is who has similar interactions, and who is near whom in the networks.
+    r"""A Gaussian process over pairs, whose kernel combines similarity of interactions and proximity in the networks.
 
     With the residuals R that effects leave, filled by soft-impute where nothing was measured to :math:`F = V w V^\top`,
 
@@ -81,7 +81,7 @@ class PairGP(PairModel):
         if weights not in ("learned", "mean"):
             raise BaselineError(f"weights is {weights!r}; use learned or mean")
         if network is not None and not 0 <= network <= 1:
-            raise BaselineError(f"network is {network}, but a share lies between 0 and 1")
+            raise BaselineError(f"network is {network}, but it must be between 0 and 1")
         for name, value in (("noise", noise), ("scale_power", scale_power), ("ridge", ridge)):
             if value is not None and not 0 < value < float("inf"):
                 raise BaselineError(f"{name} is {value}, but it must be positive")
@@ -145,7 +145,7 @@ class PairGP(PairModel):
         self.settings = settings
 
     def _scale(self, y: Tensor) -> Tensor:
-        """:math:`\\sigma`, mean 1: the root mean square of what effects leave of each gene's rows."""
+        """:math:`\\sigma`, mean 1: the root mean square of the residuals of each gene's rows."""
         ones = torch.ones_like(y)
         squares, number = self.rows.of_genes(y.square()), self.rows.of_genes(ones)
         mean = y.square().mean()
@@ -199,7 +199,7 @@ class PairGP(PairModel):
         return self._ridge_mixture(self._across(unseen))
 
     def _across(self, unseen: Ints) -> Tensor:
-        """Similarities of unseen to seen genes; the last ones are kept, because every choice asks for the same."""
+        """Similarities of unseen to seen genes; the last ones are cached, because every choice uses them."""
         if self._last is None or not np.array_equal(self._last[0], unseen):
             self._last = unseen, self._similarities(unseen).to(self.similarities)
         return self._last[1]
@@ -221,7 +221,9 @@ class PairGP(PairModel):
         """
         genotypes = GenotypeRows.of(screen, rows)
         if (self.place[genotypes.genes] < 0).any():
-            raise BaselineError("the deviation is known for genes that training rows delete; leave the other rows out")
+            raise BaselineError(
+                "the deviation is known only for genes that training rows delete; leave the other rows out"
+            )
         variance = self.process.spread(samples)
         row, code = genotypes.pairs()
         g, h = self.place[code // genotypes.num_genes], self.place[code % genotypes.num_genes]

@@ -1,4 +1,4 @@
-"""What the models of pairs share: effects of genes, a matrix of pairs, and what unseen genes take from seen ones."""
+"""Base of the pair models: gene effects, a matrix of pairs, and mixtures of seen genes for unseen ones."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from knockgraph.screen.ragged import Ints
 
 Device = Literal["auto", "cpu", "cuda"]
 EFFECT_RIDGE = 3.0
-_FEWEST = 30  # rows of a validation part that something is chosen by
+_FEWEST = 30  # fewest validation rows for choosing a setting
 _BLOCK = 65_536  # pairs of two unseen genes at once
 
 
 class PairModel(Baseline):
     r""":math:`\hat y_P = c + \sum_{g \in P} b_g + \sum_{g < h \in P} a_g^\top \hat Y a_h`.
 
-    c and b are ridge regression; :math:`\hat Y`, ``[seen, seen]``, is what a subclass makes of the rest; :math:`a_g` is
-    the unit vector of a seen gene (one that a training row deletes), and the mixture of seen genes that an unseen one
-    is, if the subclass knows one, else 0. The effect of an unseen gene is :math:`a_g^\top b`.
+    c and b are fitted by ridge regression; a subclass computes :math:`\hat Y`, ``[seen, seen]``, from the residuals.
+    For a seen gene (one that a training row deletes) :math:`a_g` is a unit vector; for an unseen gene it is a mixture
+    of
+    seen genes if the subclass provides one, else 0. The effect of an unseen gene is :math:`a_g^\top b`.
 
     Args:
         device: Where it is fitted; ``auto``: on a GPU if there is one.
@@ -62,8 +63,8 @@ class PairModel(Baseline):
         """Set :attr:`scores`.
 
         Args:
-            y: What effects leave of each distinct genotype of ``self.rows``, ``[rows]``: the mean of its measurements.
-            count: How many they are.
+            y: The mean residual of each distinct genotype of ``self.rows``, ``[rows]``.
+            count: The number of its measurements.
         """
 
     def _mixture(self, unseen: Ints) -> Tensor:
@@ -103,7 +104,7 @@ class PairModel(Baseline):
         return found
 
     def _chosen_rows(self, unseen: bool) -> tuple[GenotypeRows, Floats] | None:
-        """Validation rows with a pair of which some gene is unseen, or none is; ``None`` if they are too few."""
+        """Validation rows with a pair of which some gene, or no gene, is unseen; ``None`` if there are too few."""
         if self.validation is None:
             return None
         genotypes, y = self.validation
@@ -112,7 +113,7 @@ class PairModel(Baseline):
         return (genotypes.take(kept), y[kept]) if len(kept) >= _FEWEST else None
 
     def _score(self, rows: tuple[GenotypeRows, Floats]) -> float:
-        """The correlation that the choice is made by; −1 if the prediction is constant."""
+        """The correlation used for choosing; −1 if the prediction is constant."""
         genotypes, y = rows
         predicted = self._predict(genotypes)
         if predicted.std() == 0 or y.std() == 0:
@@ -120,7 +121,7 @@ class PairModel(Baseline):
         return float(np.corrcoef(predicted, y)[0, 1])
 
     def _profiles(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Each pair's mean share of what its rows are, symmetric ``[seen, seen]``, and which pairs have rows."""
+        """The mean residual per pair of its rows, symmetric ``[seen, seen]``, and which pairs have rows."""
         total = self.rows.spread(y / self.rows.pairs(y))
         count = self.rows.spread(torch.ones_like(y))
         return total / count.clamp(min=1), count > 0

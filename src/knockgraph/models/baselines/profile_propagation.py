@@ -1,4 +1,4 @@
-"""Interaction profiles passed between similar genes, each gene hidden from itself."""
+"""Interaction profiles propagated between similar genes, learned with each gene left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from knockgraph.models.kernels.attention import ProfileAttention
 from knockgraph.screen.ragged import Ints
 
 _SHARES = (0.5, 0.0, 0.25, 0.75, 1.0)
-_EFFECT = 11.5  # how much a gene's effect counts beside its profile, in units of the labels' spread
+_EFFECT = 11.5  # weight of a gene's effect relative to its profile, in units of the labels' spread
 
 
 class ProfilePropagation(PairGP):
@@ -25,8 +25,9 @@ class ProfilePropagation(PairGP):
 
     :math:`\hat Y` is denoised by :class:`PairGP`. The mixture is :math:`a = t\, a_\mathrm{attention} + (1 - t)\,
     a_\mathrm{ridge}`, of :class:`~knockgraph.models.kernels.attention.ProfileAttention` and of kernel ridge regression
-    (:func:`~knockgraph.models.kernels.propagation.ridge_mixture`). Both learn with every gene hidden from itself, as an
-    unseen gene is. t is chosen by the validation part, 1/2 without one.
+    (:func:`~knockgraph.models.kernels.propagation.ridge_mixture`). Both are learned with each gene's own profile left
+    out,
+    as for an unseen gene. t is chosen by the validation part, 1/2 without one.
 
     Args:
         graph: The cell graph.

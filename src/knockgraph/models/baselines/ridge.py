@@ -14,18 +14,27 @@ from knockgraph.screen.ragged import Ints
 
 @dataclass(frozen=True, eq=False)
 class Indicators:
-    """A 0/1 matrix by its ones: entry ``e`` is at ``(row[e], column[e])``."""
+    """A sparse matrix: entry ``e`` is at ``(row[e], column[e])``, 1 unless there are values."""
 
     row: npt.NDArray[np.int64]
     column: npt.NDArray[np.int64]
     shape: tuple[int, int]
+    value: Floats | None = None
 
     def __matmul__(self, coefficients: Floats) -> Floats:
-        return sums(self.row, coefficients[self.column], self.shape[0])
+        return sums(self.row, self._times(coefficients[self.column]), self.shape[0])
 
     def transposed_times(self, residual: Floats) -> Floats:
         """The product of the transposed matrix with one number per row."""
-        return sums(self.column, residual[self.row], self.shape[1])
+        return sums(self.column, self._times(residual[self.row]), self.shape[1])
+
+    @property
+    def squares(self) -> Floats:
+        """The sum of squares of each column."""
+        return sums(self.column, self._times(self._times(np.ones(len(self.column)))), self.shape[1])
+
+    def _times(self, entries: Floats) -> Floats:
+        return entries if self.value is None else entries * self.value
 
 
 def solve_ridge(
@@ -40,13 +49,12 @@ def solve_ridge(
         x: :math:`X`, ``[rows, features]``.
         y: ``[rows]``.
         penalty: :math:`\lambda`, ``[features]``, positive.
-        tolerance: Where to stop.
-        max_iterations: Where to give up.
+        tolerance: Stop when the residual has fallen by this factor.
+        max_iterations: Give up after this many steps.
     """
     n = len(y)
     mean = float(y.mean())
-    ones = x.transposed_times(np.ones(n))
-    diagonal = np.append(ones + penalty, n)
+    diagonal = np.append(x.squares + penalty, n)
     right = np.append(x.transposed_times(y - mean), 0.0)  # the centred labels sum to 0
 
     def normal(v: Floats) -> Floats:
@@ -72,15 +80,19 @@ def solve_ridge(
 
 
 def _dot(a: Floats, b: Floats) -> float:
-    return float((a * b).sum())  # on one thread, and the same on every machine
+    return float((a * b).sum())  # on one thread, so the same on every machine
 
 
 class Additive(Baseline):
     r""":math:`\hat y = c + \sum_{g \in P} b_g` with :math:`\min \sum_i (y_i - \hat y_i)^2 + \lambda \sum_g b_g^2`.
 
+    A gene with the value :math:`d` counts :math:`1 - d` times.
+
     Args:
-        ridge: :math:`\lambda`: as if each gene had so many more experiments without an effect.
+        ridge: :math:`\lambda`: as if each gene had this many more experiments without an effect.
     """
+
+    doses = True
 
     def __init__(self, ridge: float = 1.0) -> None:
         self.ridge = positive("ridge", ridge)
@@ -106,10 +118,14 @@ class RidgePairs(Baseline):
     Genotypes of hundreds of genes have more pairs than there are rows. The same model is then solved by rows: two that
     share :math:`s` genes have the kernel :math:`s / \lambda_b + \tfrac{1}{2} s (s - 1) / \lambda_p`.
 
+    A gene with the value :math:`d` counts :math:`w = 1 - d` times, a pair :math:`w_g w_h` times.
+
     Args:
         ridge: Penalty :math:`\lambda_b` of :math:`b`.
         pair_ridge: Penalty :math:`\lambda_p` of :math:`p`.
     """
+
+    doses = True
 
     def __init__(self, ridge: float = 1.0, pair_ridge: float = 1.0) -> None:
         self.ridge = positive("ridge", ridge)
@@ -127,44 +143,50 @@ class RidgePairs(Baseline):
             solved = np.linalg.solve(kernel, np.append(y, 0.0))
             self.weight, self.constant = solved[:n], float(solved[n])
             return
-        row, code = genotypes.pairs()
+        row, code, both = genotypes.weighted_pairs()
         self.pairs, column = np.unique(code, return_inverse=True)
         genes, features = genotypes.num_genes, genotypes.num_genes + len(self.pairs)
         x = Indicators(
             np.concatenate([genotypes.row, row]),
             np.concatenate([genotypes.genes, genes + column]),
             (len(genotypes), features),
+            None if both is None or genotypes.effect is None else np.concatenate([genotypes.effect, both]),
         )
         penalty = np.repeat([self.ridge, self.pair_ridge], [genes, len(self.pairs)])
         self.constant, effect = solve_ridge(x, y, penalty)
         self.effect, self.pair_effect = effect[:genes], effect[genes:]
 
     def _kernel(self, genotypes: GenotypeRows) -> Floats:
-        """Between some rows and those fitted on, ``[rows, fitted]``."""
+        """The kernel between some rows and the training rows, ``[rows, fitted]``."""
         assert self.rows is not None
-        shared = (_dense(genotypes) @ _dense(self.rows).T).astype(np.float64)
-        return shared / self.ridge + 0.5 * shared * (shared - 1) / self.pair_ridge
+        left, right = _dense(genotypes), _dense(self.rows)
+        shared = (left @ right.T).astype(np.float64)
+        if genotypes.effect is None and self.rows.effect is None:
+            return shared / self.ridge + 0.5 * shared * (shared - 1) / self.pair_ridge
+        twice = (np.square(left) @ np.square(right).T).astype(np.float64)
+        return shared / self.ridge + 0.5 * (shared * shared - twice) / self.pair_ridge
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
         if self.rows is not None:
             starts = range(0, len(genotypes), 1_000)
             parts = (genotypes.part(start, min(start + 1_000, len(genotypes))) for start in starts)
             return self.constant + np.concatenate([np.empty(0), *(self._kernel(part) @ self.weight for part in parts)])
-        row, code = genotypes.pairs()
+        row, code, both = genotypes.weighted_pairs()
         known, at = _find(self.pairs, code)
-        pairs = Indicators(row[known], at[known], (len(genotypes), len(self.pairs)))
+        shape = (len(genotypes), len(self.pairs))
+        pairs = Indicators(row[known], at[known], shape, None if both is None else both[known])
         return self.constant + _genes(genotypes) @ self.effect + pairs @ self.pair_effect
 
 
 def _dense(genotypes: GenotypeRows) -> npt.NDArray[np.float32]:
-    """1 where a row deletes a gene, ``[rows, genes]``."""
+    """1 (its effect) where a row perturbs a gene, ``[rows, genes]``."""
     x = np.zeros((len(genotypes), genotypes.num_genes), dtype=np.float32)
-    x[genotypes.row, genotypes.genes] = 1.0
+    x[genotypes.row, genotypes.genes] = 1.0 if genotypes.effect is None else genotypes.effect
     return x
 
 
 def _genes(genotypes: GenotypeRows) -> Indicators:
-    return Indicators(genotypes.row, genotypes.genes, (len(genotypes), genotypes.num_genes))
+    return Indicators(genotypes.row, genotypes.genes, (len(genotypes), genotypes.num_genes), genotypes.effect)
 
 
 def _find(ascending: Ints, wanted: Ints) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:

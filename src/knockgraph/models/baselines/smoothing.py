@@ -1,4 +1,4 @@
-"""Interaction profiles smoothed over similar genes: what a screen says without any learning."""
+"""Interaction profiles smoothed over similar genes, without any learning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows,
 
 
 class Smoothing(Baseline):
-    r"""A pair is like the pairs that similar genes make with either of the two,
+    r"""A pair is predicted from the pairs that similar genes form with either of the two,
 
     .. math::
         \hat y_P = \bar y + \operatorname*{mean}_{g < h \in P} \frac{\sum_k w_{gk} y_{kh} + w_{hk} y_{kg}}

@@ -1,4 +1,4 @@
-"""The pairs of a screen as a matrix of few directions."""
+"""The pairs of a screen as a low-rank matrix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SoftImpute(PairModel):
     r""":math:`\hat y = c + \sum_{g \in P} b_g + \sum_{g < h \in P} X_{gh}`, X by soft-impute.
 
     X is the symmetric matrix that minimises :math:`\tfrac12 \sum_\mathrm{measured} (R - X)^2 + \lambda
-    \lVert X \rVert_*` for what the effects leave, R; see :func:`~knockgraph.models.kernels.soft_impute.soft_impute`. An
+    \lVert X \rVert_*` for the residuals R; see :func:`~knockgraph.models.kernels.soft_impute.soft_impute`. An
     unseen gene has no interactions.
 
     Args:

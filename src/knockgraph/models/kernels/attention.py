@@ -1,4 +1,4 @@
-"""Attention of genes to each other's interaction profiles, learned with every gene hidden from itself."""
+"""Attention of genes to each other's interaction profiles, learned with each gene left out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ STEPS = 90
 _WIDTH = 24
 _RATE = 1e-2
 _DECAY = 1e-4
-_CHECK = 15  # steps between two looks at the validation part
-_MOST_GENES = 1500  # that attend to each other while learning: [genes, genes, width] must fit
+_CHECK = 15  # steps between two checks on the validation part
+_MOST_GENES = 1500  # most genes that attend to each other during training: [genes, genes, width] must fit the memory
 
 
 class ProfileAttention(nn.Module):
@@ -22,7 +22,7 @@ class ProfileAttention(nn.Module):
     .. math:: w_{ik} = e^{\mathrm{MLP}(c_1(i, k), \dots, c_R(i, k))}, \qquad
         a_{ik} = \frac{w_{ik}}{e^\ell + \sum_{k'} w_{ik'}} .
 
-    The constant :math:`e^\ell` lets a gene that is similar to nobody take nothing.
+    The constant :math:`e^\ell` lets a gene that is similar to no other take nothing.
 
     Args:
         similarity: ``[tables, genes, genes]``, of seen genes: their mean and spread standardise the input.
@@ -41,7 +41,7 @@ class ProfileAttention(nn.Module):
         self.nobody = nn.Parameter(torch.zeros((), device=similarity.device))
 
     def forward(self, similarity: Tensor, hidden: bool = False) -> Tensor:
-        """The shares a, ``[first, second]``.
+        """The weights a, ``[first, second]``.
 
         Args:
             similarity: ``[tables, first, second]``.
@@ -68,7 +68,7 @@ class ProfileAttention(nn.Module):
             profiles: F, filled, ``[genes, columns]``.
             known: Which entries were measured, bool ``[genes, columns]``.
             steps: Of Adam.
-            check: A score of the weights as they are, asked now and then; those of the best stay.
+            check: Scores the current weights from time to time; the best ones are kept.
         """
         chosen = torch.arange(len(profiles), device=profiles.device)
         if len(profiles) > _MOST_GENES:

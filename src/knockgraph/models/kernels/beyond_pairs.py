@@ -1,4 +1,4 @@
-"""What three genes do together beyond what their pairs do."""
+"""Effects of three genes beyond those of their pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class TripleTerm:
     r""":math:`t_P = \sum_c \beta_c\, e_3(\phi_{gc} : g \in P)`, :math:`e_3` the sum over all triples of the product.
 
     :math:`\phi` are the leading directions of the pair process's kernel, so genes that are similar take part in similar
-    triples; :math:`\beta` is a ridge regression on what pairs leave unexplained.
+    triples; :math:`\beta` is a ridge regression on what the pairs leave unexplained.
 
     Args:
         kernel: K, symmetric ``[genes, genes]``.

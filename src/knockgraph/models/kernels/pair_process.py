@@ -26,18 +26,18 @@ def profile_kernel(profiles: Tensor, power: float = 1.3) -> Tensor:
 
 
 def mean_diagonal_1(kernel: Tensor) -> Tensor:
-    """The kernel in the scale that all of them share; a kernel of zeros stays."""
+    """The kernel scaled to mean diagonal 1; a kernel of zeros is unchanged."""
     mean = kernel.diagonal().mean()
     return kernel / mean if bool(mean > 0) else kernel
 
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    r"""What may be chosen of the covariance :math:`K = (1 - a) K_\mathrm{profile} + a\, K_\mathrm{network} \odot
+    r"""Parameters of the covariance :math:`K = (1 - a) K_\mathrm{profile} + a\, K_\mathrm{network} \odot
     (\sigma \sigma^\top)^q + d\, \mathrm{diag}(\sigma^3)` and of the noise :math:`s v (\sigma_i \sigma_j)^u`.
 
     Attributes:
-        network: a, the share of the network kernel.
+        network: a, the weight of the network kernel.
         scale_power: q.
         own: d, what a gene shares with no other.
         noise: s, in units of the labels' variance v.
@@ -75,8 +75,8 @@ class PairProcess:
         rows: H.
         noise: The diagonal of N, ``[rows]``.
         variance: v.
-        tolerance: The residual, relative to y, at which the solution stands.
-        most_steps: Of conjugate gradients. Stopping early smooths a little more.
+        tolerance: The residual, relative to y, at which to stop.
+        most_steps: Maximum number of conjugate-gradient steps. Stopping early smooths a little more.
     """
 
     kernel: Tensor
@@ -139,8 +139,8 @@ def conjugate_gradients(
         product: The operator.
         right: ``[rows]``.
         diagonal: Roughly the operator's, positive.
-        tolerance: Stop when the residual is below this share of ``right``.
-        most_steps: Stop after so many steps.
+        tolerance: Stop when the residual is below this fraction of ``right``.
+        most_steps: Stop after this many steps.
     """
     x = torch.zeros_like(right)
     residual = right.clone()

@@ -1,4 +1,4 @@
-r"""Interaction profiles passed on to genes that no experiment deleted, by who is similar to whom.
+r"""Interaction profiles propagated to genes that no experiment deletes, by similarity.
 
 A seen gene has a profile, its row of the denoised matrix :math:`\hat Y`. An unseen gene u takes a mixture of the
 profiles of seen ones, :math:`\hat y_u = a_u^\top \hat Y`; two unseen genes have :math:`a_u^\top \hat Y a_{u'}`. With
@@ -16,7 +16,7 @@ RIDGES = (0.2, 0.05, 0.1, 0.4, 0.8)
 """λ of :func:`ridge_mixture` to choose from, the first by default."""
 _STEPS = 60
 _RATE = 0.12
-_MOST_GENES = 1500  # that are left out in turn: an inverse of theirs per step
+_MOST_GENES = 1500  # most genes that are left out in turn: each step inverts their matrix
 
 
 def ridge_mixture(seen: Tensor, across: Tensor, ridge: float) -> Tensor:

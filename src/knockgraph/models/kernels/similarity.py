@@ -13,7 +13,7 @@ from knockgraph.graph import CellGraph, Relation
 from knockgraph.graph.structural_features import FEATURES
 
 RESTART = 0.5
-_STEPS = 20  # what is left of the walk after them is below (1 − RESTART)^20 ≈ 1e-6
+_STEPS = 20  # the rest of the walk after them is below (1 − RESTART)^20 ≈ 1e-6
 _BLOCK = 1024  # genes whose walks are followed at once
 DIRECTIONS = 50
 """Leading singular directions that a wide feature is also compared by."""
@@ -25,7 +25,8 @@ class Similarities:
 
     .. math:: c_r(i, k) = \cos(s_{r,i}, s_{r,k}) .
 
-    Of a network, :math:`s_i = \log(1 + N q_i)` with :math:`q_i` where a random walk from i with restart is found. Of a
+    Of a network, :math:`s_i = \log(1 + N q_i)`, where :math:`q_i` is the distribution of a random walk from i with
+    restart. Of a
     feature, :math:`s_i` is gene i's row; a feature with more than :data:`DIRECTIONS` columns also gives a second table,
     of its leading singular directions. A gene without any edge or value has the vector 0.
 
@@ -53,7 +54,7 @@ class Similarities:
             graph: The cell graph; walks go over all of its genes.
             genes: int64 ``[genes]``, rows of the graph.
             relations: Names of the networks; by default all that have edges.
-            features: Names of the features; by default all but those that say again what the networks say
+            features: Names of the features; by default all but those that repeat the networks
                 (``degree``, ``spectral``, ``diffusion``).
             device: Where the work is done and the tables lie.
         """

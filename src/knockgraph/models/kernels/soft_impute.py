@@ -1,4 +1,4 @@
-"""The missing pairs of a screen, filled with what a matrix of few directions says."""
+"""The missing pairs of a screen, filled in by a low-rank matrix."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ THRESHOLDS = (0.95, 0.59)
 """In units of the root mean square of the measured entries times the root of the number of genes, one after another."""
 ROUNDS = 40
 _TOLERANCE = 1e-3
-_SPARE = 8  # directions beyond those that pass the threshold
+_SPARE = 8  # additional directions beyond those above the threshold
 
 
 def soft_impute(
     measured: Tensor, known: Tensor, thresholds: Sequence[float] = THRESHOLDS, rounds: int = ROUNDS
 ) -> list[Tensor]:
-    r""":math:`X = \operatorname{shrink}_\lambda(M \odot R + (1 - M) \odot X)`, repeated until it stays.
+    r""":math:`X = \operatorname{shrink}_\lambda(M \odot R + (1 - M) \odot X)`, repeated until it converges.
 
     With :math:`F = V w V^\top`, :math:`\operatorname{shrink}_\lambda(F) = V\, \mathrm{sign}(w)(|w| - \lambda)_+
     V^\top`: the matrix of least nuclear norm penalty. Only the directions with :math:`|w| > \lambda` are ever computed,
@@ -27,7 +27,7 @@ def soft_impute(
         measured: R, symmetric ``[n, n]``, 0 where nothing was measured.
         known: M, bool ``[n, n]``.
         thresholds: :math:`\lambda`, see :data:`THRESHOLDS`; each starts from the result of the one before.
-        rounds: At most so many per threshold.
+        rounds: Maximum number per threshold.
 
     Returns:
         X of every threshold, ``[n, n]`` each.
@@ -50,7 +50,7 @@ def soft_impute(
 
 
 def _shrunk(f: Tensor, threshold: Tensor, basis: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The shrunk matrix, and the directions to go on from."""
+    """The shrunk matrix, and the directions to continue from."""
     n = len(f)
     while True:
         basis = torch.linalg.qr(f @ torch.linalg.qr(f @ basis).Q).Q

@@ -8,7 +8,7 @@ import torch
 from model_cases import NUM_GENES, assert_same, assert_same_gradients, batch_of, gradients
 from torch import Tensor
 
-from knockgraph.models.pair_predictor import PairPredictor
+from knockgraph.nn.pair_predictor import PairPredictor
 
 CHANNELS = 6
 SIZES = [[4, 2, 9], [], [5], [1, 0], [3, 6, 8, 10, 11, 12, 13], [13]]

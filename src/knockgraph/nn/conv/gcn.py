@@ -28,6 +28,8 @@ class GCNConv(nn.Module):
         ``[num_genes, batch, out_channels]``.
     """
 
+    degrees = True
+
     def __init__(self, in_channels: int, out_channels: int, bias: bool = True) -> None:
         super().__init__()
         self.linear = nn.Linear(in_channels, out_channels, bias=False)
@@ -35,13 +37,12 @@ class GCNConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         nn.init.xavier_uniform_(self.linear.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, view: PerturbedGraphs, relation: str, x: Tensor) -> Tensor:
-        """See the formula above."""
         h = self.linear(x)
         h = h.unsqueeze(1) if x.dim() == 2 else h
         precision = torch.float64 if h.dtype == torch.float64 else torch.float32

@@ -10,10 +10,16 @@ import torch
 from model_cases import NUM_GENES, assert_same, batch_of, build, cell, gradients, predict
 
 import knockgraph as kg
-from knockgraph.models.metabolic_state import MetabolicState
+from knockgraph.nn.metabolic_state import MetabolicState
 
 CHANNELS = 8
-BASE: dict[str, Any] = {"channels": CHANNELS, "layers": 1, "heads": 2, "mlp_layers": 2, "metabolism": True}
+BASE: dict[str, Any] = {
+    "channels": CHANNELS,
+    "messages.layers": 1,
+    "heads": 2,
+    "messages.mlp_layers": 2,
+    "metabolism.enabled": True,
+}
 
 
 def state(rounds: int = 2, heads: int = 0) -> tuple[kg.CellGraph, MetabolicState]:
@@ -65,7 +71,7 @@ def test_the_whole_complex_is_needed(heads: int) -> None:
 def test_deleting_a_gene_of_a_complex_changes_the_prediction() -> None:
     graph = cell()
     strategy = kg.strategies.create("node-mask", graph)
-    model = build("hetero", graph, local=False, **BASE)
+    model = build("hetero", graph, **BASE, **{"readout.local": False})
     with torch.no_grad():  # leave the reactions' part of z_p alone
         model.get_parameter("joint.weight")[:, :CHANNELS] = 0
     values = predict(model, strategy, batch_of([[], [0], [2], [2, 3]])).values.flatten().tolist()
@@ -81,7 +87,7 @@ def test_no_living_reaction_is_no_nan(attention: bool) -> None:
         [kg.Reaction("only", {"a": -1, "b": 1}, gene_rule="g3")], {f"g{i}": i for i in range(NUM_GENES)}
     )
     graph = kg.CellGraph(graph.genes, dict(graph.relations), metabolism)
-    model = build("hetero", graph, metabolism_attention=attention, **BASE)
+    model = build("hetero", graph, **BASE, **{"metabolism.attention": attention})
     batch = batch_of([[3], list(range(NUM_GENES))])
     prediction = predict(model, kg.strategies.create("node-mask", graph), batch)
     assert bool(prediction.values.isfinite().all())

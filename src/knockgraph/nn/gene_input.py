@@ -35,8 +35,8 @@ class GeneInput(nn.Module):
     .. math:: e_g = \sum_{h\ \mathrm{known}} \mathrm{softmax}_h\bigl(T \cos(s_g, s_h)\bigr)\, e_h, \qquad h \neq g,
 
     by a feature s, with a learned T. ``embedding_dropout`` makes some known genes borrow in every training step, so
-    that the model learns with embeddings such as it will meet; without ``similar`` they are 0 then, and the features f
-    have to do. Borrowing takes memory for ``num_genes²`` numbers.
+    that the model learns with embeddings such as it will meet; without ``similar`` their e is 0, and only the features
+    f tell them apart. Borrowing takes memory for ``num_genes²`` numbers.
 
     Args:
         graph: The cell graph.
@@ -74,8 +74,8 @@ class GeneInput(nn.Module):
         instead = bool(features) or similar is not None
         if not 0 <= embedding_dropout < 1 or (embedding_dropout and not (embedding and instead)):
             raise ModelError(
-                f"embedding_dropout={embedding_dropout}, but it is a share from 0 to below 1 and needs an embedding "
-                "and something instead: features=[…] or similar=…"
+                f"embedding_dropout={embedding_dropout}, but it must be in [0, 1), and above 0 it needs an embedding "
+                "and something to use instead: features=[…] or similar=…"
             )
         if similar is not None and not embedding:
             raise ModelError(f"similar={similar!r} borrows embeddings, but embedding=False")
@@ -103,7 +103,7 @@ class GeneInput(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         if self.embedding is not None:
             nn.init.normal_(self.embedding, std=self.start)
         if self.project is not None:
@@ -122,7 +122,6 @@ class GeneInput(nn.Module):
             self.known.copy_(genes)
 
     def forward(self) -> Tensor:
-        """See the formula above."""
         u: Tensor | None = self.embedding
         if u is not None:
             own = self.known if self.direction is not None else None

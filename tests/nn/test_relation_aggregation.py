@@ -10,7 +10,7 @@ from model_cases import assert_same, assert_same_gradients, gradients
 from torch import Tensor, nn
 
 import knockgraph as kg
-from knockgraph.models.relation_aggregation import (
+from knockgraph.nn.relation_aggregation import (
     AGGREGATIONS,
     AttentionAggregation,
     PairwiseAggregation,

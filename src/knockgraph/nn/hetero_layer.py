@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from knockgraph.models.relation_aggregation import RelationAggregation
+from knockgraph.nn.conv.relation_conv import RelationConv
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
-from knockgraph.nn.relation_conv import RelationConv
+from knockgraph.nn.relation_aggregation import RelationAggregation
 from knockgraph.ops import DistinctRows
 from knockgraph.strategies import PerturbedGraphs
 
@@ -27,7 +27,9 @@ class HeteroLayer(nn.Module):
 
     Args:
         conv: The convolutions.
-        aggregation: A :class:`~knockgraph.models.relation_aggregation.RelationAggregation`.
+        relations: Names of the relations.
+        channels: Channels of x.
+        aggregation: A :class:`~knockgraph.nn.relation_aggregation.RelationAggregation`.
         norm: Whether there is a LayerNorm, with a scale and shift per relation.
         activation: Name of the activation φ, one of ``ACTIVATIONS``.
         dropout: Share of the activations that are dropped in training.
@@ -41,6 +43,8 @@ class HeteroLayer(nn.Module):
     def __init__(
         self,
         conv: RelationConv,
+        relations: Sequence[str],
+        channels: int,
         aggregation: RelationAggregation,
         norm: bool,
         activation: str,
@@ -49,16 +53,19 @@ class HeteroLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.conv = conv
-        self.norm = GroupedLayerNorm(len(conv.relations), conv.channels) if norm else nn.Identity()
+        self.relations = tuple(relations)
+        self.norm = GroupedLayerNorm(conv.relations or 1, channels) if norm else nn.Identity()
         self.activation = ACTIVATIONS[activation]()
         self.dropout = nn.Dropout(dropout)
         self.aggregation = aggregation
         self.residual = residual
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
-        """See the formula above."""
         rows = self._rows(view, x)
-        h = self.conv.activated(view, x, rows, self.norm, self.activation)
+        if self.conv.fuses(x, self.activation):
+            h = self.conv.fused(view, self.relations, x, rows, self.norm)
+        else:
+            h = self.activation(self.norm(self.conv(view, self.relations, x, rows)))
         y: Tensor = self.aggregation(self.dropout(h), rows)
         y = y.view(*view.keep.shape, y.shape[-1])
         if not self.residual:
@@ -72,7 +79,7 @@ class HeteroLayer(nn.Module):
         if self.training and self.dropout.p > 0:
             return None  # samples that share a row would share what is dropped
         # On a device the number of rows is not known: only fused kernels can leave some out.
-        able = self.aggregation.leaves_out(x) and self.conv.fuses(x, self.norm, self.activation)
+        able = self.aggregation.leaves_out(x) and self.conv.fuses(x, self.activation)
         # On the host their number is known, but not to a compiler.
         known = x.device.type == "cpu" and not torch.compiler.is_compiling()
         return view.distinct_rows() if able or known else None

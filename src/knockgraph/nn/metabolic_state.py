@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.graph import Metabolism
-from knockgraph.nn import GeneToReaction, ReactionMetaboliteConv
 from knockgraph.nn.attention_pooling import AttentionPooling
+from knockgraph.nn.gene_to_reaction import GeneToReaction
+from knockgraph.nn.reaction_metabolite_conv import ReactionMetaboliteConv
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -27,6 +28,7 @@ class MetabolicState(nn.Module):
         channels: Channels of x, h and z.
         rounds: Number of rounds.
         heads: Heads of the attention in the rounds; 0 is without, see :class:`~knockgraph.nn.ReactionMetaboliteConv`.
+        isozyme_cap: With doses, see :meth:`Metabolism.activity <knockgraph.graph.Metabolism.activity>`.
 
     Shapes:
         x ``[num_genes, batch, channels]`` -> ``[batch, channels]``.
@@ -34,19 +36,29 @@ class MetabolicState(nn.Module):
 
     w_growth: Tensor
 
-    def __init__(self, metabolism: Metabolism, num_genes: int, channels: int, rounds: int = 2, heads: int = 0) -> None:
+    def __init__(
+        self,
+        metabolism: Metabolism,
+        num_genes: int,
+        channels: int,
+        rounds: int = 2,
+        heads: int = 0,
+        isozyme_cap: float | None = 1.0,
+    ) -> None:
         super().__init__()
-        self.from_genes = GeneToReaction(metabolism, num_genes)
+        self.from_genes = GeneToReaction(metabolism, num_genes, isozyme_cap)
         self.linear = nn.Linear(channels, channels)
         self.embedding = nn.Parameter(torch.empty(metabolism.num_reactions, channels))
         self.growth = nn.Parameter(torch.empty(channels))
         self.register_buffer("w_growth", metabolism.w_growth.cpu().clone(), persistent=False)
-        self.rounds = nn.ModuleList(ReactionMetaboliteConv(metabolism, channels, heads=heads) for _ in range(rounds))
+        self.rounds = nn.ModuleList(
+            ReactionMetaboliteConv(metabolism, channels, heads=heads, isozyme_cap=isozyme_cap) for _ in range(rounds)
+        )
         self.pool = AttentionPooling(channels)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         nn.init.normal_(self.embedding)
         nn.init.normal_(self.growth)
         self.linear.reset_parameters()
@@ -56,7 +68,6 @@ class MetabolicState(nn.Module):
         self.pool.reset_parameters()
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
-        """See the formula above."""
         alive = view.reactions_alive
         own = self.embedding + self.w_growth.unsqueeze(1) * self.growth
         h = self.linear(self.from_genes(view, x)) + own.unsqueeze(1)

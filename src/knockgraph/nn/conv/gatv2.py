@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +33,8 @@ class GATv2Conv(nn.Module):
         ``[num_genes, batch, heads · out_channels]`` or ``[num_genes, batch, out_channels]``.
     """
 
+    degrees = False
+
     def __init__(
         self,
         in_channels: int,
@@ -53,8 +57,15 @@ class GATv2Conv(nn.Module):
         self.bias = nn.Parameter(torch.empty(heads * out_channels if concat else out_channels)) if bias else None
         self.reset_parameters()
 
+    @classmethod
+    def of_channels(cls, channels: int, heads: int = 1) -> Self:
+        """With as many channels of x and y, the heads side by side."""
+        if channels % heads:
+            raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
+        return cls(channels, channels // heads, heads)
+
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         for linear in (self.source, self.target):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -63,7 +74,6 @@ class GATv2Conv(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, view: PerturbedGraphs, relation: str, x: Tensor) -> Tensor:
-        """See the formula above."""
         shape = (view.keep.shape[0], -1, self.heads, self.out_channels)
         # In a first layer all samples share x: the products are made once and only viewed per sample.
         source, target = self.source(x).view(shape), self.target(x).view(shape)

@@ -10,7 +10,7 @@ from model_cases import NUM_GENES, assert_same, assert_same_gradients, batch_of,
 from torch import Tensor
 
 import knockgraph as kg
-from knockgraph.models.hyper_sagnn import HyperSAGNN
+from knockgraph.nn.hyper_sagnn import HyperSAGNN
 
 CHANNELS = 8
 SIZES = [[4, 2, 9], [], [5], [1, 0], [3, 6, 8, 10, 11, 12, 13], [], [13]]

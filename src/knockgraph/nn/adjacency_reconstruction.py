@@ -48,13 +48,12 @@ class AdjacencyReconstruction(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start anew, as ``nn.Linear`` does."""
+        """Reset all learnable parameters, as ``nn.Linear`` does."""
         bound = 1 / math.sqrt(self.weight.shape[1])
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, h: Tensor) -> Tensor:
-        """See the formula above."""
         with torch.autocast(h.device.type, enabled=False):
             h = h.to(self.weight.dtype)
             h = torch.cat([h, h.new_ones(len(h), 1)], 1)

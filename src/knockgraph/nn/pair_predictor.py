@@ -17,7 +17,8 @@ class PairPredictor(nn.Module):
             \sum_{i < j \in P} (x_i - x_j)^2\Bigr],
 
     for genotypes of any size and in any order: what each gene does, what two have in common, how much they differ. The
-    sums over pairs come from :math:`\sum x_i` and :math:`\sum x_i^2`, so nothing is made per pair.
+    sums over pairs come from :math:`\sum x_i` and :math:`\sum x_i^2`, so nothing is made per pair. A gene with the
+    value :math:`d_i` counts with the weight :math:`1 - d_i`, a pair with the product of the two.
 
     Args:
         channels: Channels of x.
@@ -36,21 +37,27 @@ class PairPredictor(nn.Module):
         )
 
     def reset_parameters(self) -> None:
-        """Start anew."""
+        """Reset all learnable parameters."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
 
     def forward(self, x: Tensor, batch: PerturbationBatch) -> Tensor:
-        """See the formula above."""
+        batch, weight = batch.effects()
         sample = batch.perturbation_indices_batch
         with torch.autocast(x.device.type, enabled=False):
             # Dropped for all samples alike: two genes that a sample deletes are to stay comparable.
             states = self.dropout(at_least_float32(x))[batch.perturbation_indices]
             # A product with the membership matrix sums in a fixed order; scattering would not.
             member = (torch.arange(batch.num_columns, device=x.device).unsqueeze(1) == sample).to(states.dtype)
-            total, squares = (member @ torch.cat([states, states.square()], 1)).chunk(2, 1)
-            size = batch.perturbation_indices_ptr.diff().unsqueeze(1)
-            common, apart = (total.square() - squares) / 2, size * squares - total.square()
+            if weight is None:
+                total, squares = (member @ torch.cat([states, states.square()], 1)).chunk(2, 1)
+                size, own = batch.perturbation_indices_ptr.diff().unsqueeze(1), squares
+            else:
+                w = weight.to(states.dtype).unsqueeze(1)
+                parts = torch.cat([w * states, w * states.square(), (w * states).square()], 1)
+                total, squares, own = (member @ parts).chunk(3, 1)
+                size = member @ w
+            common, apart = (total.square() - own) / 2, size * squares - total.square()
         y: Tensor = at_least_float32(self.mlp(torch.cat([total, common, apart], 1)))
         return y

@@ -55,10 +55,10 @@ class RelationAggregation(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the class."""
+        """One state for each row."""
 
     def leaves_out(self, h: Tensor) -> bool:
-        """Whether places beyond those that are there, whatever they hold, do no harm on a device."""
+        """Whether padding rows, whatever they hold, cannot affect gradients on a device."""
         return False
 
 
@@ -66,11 +66,10 @@ class SumAggregation(RelationAggregation):
     r""":math:`y = \sum_r h_r`."""
 
     def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the formula above."""
         return _spread(h.sum(0), rows)
 
     def leaves_out(self, h: Tensor) -> bool:
-        """There are no weights that could be harmed."""
+        """There are no parameters, so padding is harmless."""
         return True
 
 
@@ -78,11 +77,10 @@ class MeanAggregation(RelationAggregation):
     r""":math:`y = \frac1R \sum_r h_r`."""
 
     def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the formula above."""
         return _spread(h.mean(0), rows)
 
     def leaves_out(self, h: Tensor) -> bool:
-        """There are no weights that could be harmed."""
+        """There are no parameters, so padding is harmless."""
         return True
 
 
@@ -115,7 +113,6 @@ class AttentionAggregation(RelationAggregation):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the formula above."""
         relations, places, channels = h.shape
         # [3, rows, heads, relations, d]
         qkv = self.qkv(h).view(relations, places, 3, self.heads, channels // self.heads).permute(2, 1, 3, 0, 4)
@@ -192,7 +189,6 @@ class PairwiseAggregation(RelationAggregation):
                 module.reset_parameters()
 
     def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """See the formula above."""
         if self.rows_at_once is None or self.leaves_out(h):
             y = self._mix(h, None if rows is None else rows.count)
         elif torch.is_grad_enabled():

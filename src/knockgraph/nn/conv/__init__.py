@@ -1,0 +1,1 @@
+"""Convolutions, each written once for any number of relations."""

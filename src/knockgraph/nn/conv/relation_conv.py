@@ -1,0 +1,117 @@
+"""A convolution over any number of relations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from knockgraph.nn.grouped_linear import GroupedLinear
+from knockgraph.ops import DistinctRows, Reduce
+from knockgraph.strategies import PerturbedGraphs
+
+Names = str | Sequence[str]
+"""The name of a relation, or those of several."""
+
+
+class RelationConv(nn.Module, ABC):
+    r"""A convolution with parameters of its own for each relation, :math:`y_r = \mathrm{conv}_r(A_r, x)`.
+
+    Args:
+        relations: How many relations it works on at once; ``None``: on one at a time.
+
+    Attributes:
+        local: Whether the result at a gene depends only on the gene and its remaining neighbours' features. Where all
+            samples share x, such a layer has few rows that differ, see :class:`~knockgraph.ops.DistinctRows`.
+        degrees: Whether the neighbours' degrees count, too, so that a deletion reaches one hop further; ``None``: not
+            stated, it may reach any distance.
+
+    Shapes:
+        x ``[num_genes, batch, in_channels]`` (or ``[num_genes, in_channels]``, shared by all samples) ->
+        ``[num_genes, batch, out_channels]``; of several relations ``[relations, num_genes · batch, out_channels]``,
+        with distinct rows only their places, and x may be ``[relations, num_genes, batch, in_channels]``.
+    """
+
+    local: bool = False
+    degrees: bool | None = None
+
+    def __init__(self, relations: int | None = None) -> None:
+        super().__init__()
+        self.relations = relations
+
+    @abstractmethod
+    def forward(self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
+        """Send messages along the remaining edges.
+
+        Args:
+            view: The perturbed graphs.
+            relation: The name of a relation, or those of all that the layer was made for.
+            x: The genes' states.
+            rows: Of several relations, the rows to compute; all by default.
+        """
+
+    def fuses(self, x: Tensor, activation: nn.Module) -> bool:
+        """Whether there is one operation for the convolution, the norm and this activation, :meth:`fused`, which skips
+        the padding of ``rows``.
+        """
+        return False
+
+    def fused(
+        self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None, norm: nn.Module
+    ) -> Tensor:
+        """The activated and normed convolution in one operation, where :meth:`fuses` says so."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self.relations is None else f'{self.relations} relations'})"
+
+
+def linear(relations: int | None, in_channels: int, out_channels: int, bias: bool = True) -> nn.Linear | GroupedLinear:
+    """A linear map, or one for each of several relations."""
+    if relations is None:
+        return nn.Linear(in_channels, out_channels, bias)
+    return GroupedLinear(relations, in_channels, out_channels, bias, activated=True)
+
+
+def gather(
+    view: PerturbedGraphs, relation: Names, x: Tensor, reduce: Reduce, rows: DistinctRows | None
+) -> tuple[Tensor, Tensor]:
+    """The genes' own states and what their neighbours send.
+
+    The first has no axis for relations where they share x, the second is shaped as the result of a
+    :class:`RelationConv`. Both take part in gradients in the order in which they are made here.
+    """
+    if isinstance(relation, str):
+        sent = view.aggregate(relation, x, reduce)
+        return (x.unsqueeze(1) if x.dim() == 2 else x), sent
+    own = _own(view, x, rows)
+    return own, _sent(view, relation, x, reduce, rows)
+
+
+def _own(view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None) -> Tensor:
+    if x.dim() == 4:
+        return x.flatten(1, 2)
+    if x.dim() == 2:
+        columns = view.keep.shape[1]
+        if rows is not None and rows.count is None:
+            return x.index_select(0, rows.rows // columns)
+        x = x.unsqueeze(1).expand(-1, columns, -1)
+    x = x.flatten(0, 1)
+    return x if rows is None else rows.take(x.unsqueeze(0)).squeeze(0)
+
+
+def _sent(
+    view: PerturbedGraphs, relations: Sequence[str], x: Tensor, reduce: Reduce, rows: DistinctRows | None
+) -> Tensor:
+    if x.dim() == 4:
+        h = torch.stack([view.aggregate(name, state, reduce) for name, state in zip(relations, x, strict=True)])
+    elif tuple(relations) != view.strategy.relation_names:
+        h = torch.stack([view.aggregate(name, x, reduce) for name in relations])
+    elif rows is not None:
+        return view.aggregate_rows(x, reduce, rows)
+    else:
+        h = view.aggregate_all(x, reduce)  # one product
+    h = h.flatten(1, 2)
+    return h if rows is None else rows.take(h)
