@@ -1,4 +1,4 @@
-"""A model that takes its time the first time a job runs, so that there is time to interrupt it; its numbers are the same."""
+"""A model that is slow the first time a job runs, so that there is time to interrupt it; its numbers are the same."""
 
 import os
 import time

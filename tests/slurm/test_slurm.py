@@ -1,10 +1,9 @@
-"""Runs on a real SLURM of one node: whatever ends a job, the run that goes on ends as the one that nothing has ended."""
+"""Runs on a real SLURM of one node: whatever ends a job, the continued run ends as the uninterrupted one."""
 
 from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile

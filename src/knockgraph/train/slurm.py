@@ -29,7 +29,7 @@ class Slurm(SLURMEnvironment):
 
 
 def used() -> bool:
-    """Whether this process belongs to a SLURM job; in a shell on a node (``salloc``, ``srun --pty bash``) it does not."""
+    """Whether SLURM has started this process; in a shell on a node (``salloc``, ``srun --pty bash``) it has not."""
     return "SLURM_NTASKS" in os.environ and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
 
 
