@@ -25,8 +25,8 @@ pytestmark = [
 ]
 SECONDS = 240  #: for anything that a cluster does
 # 65 training experiments: five steps an epoch, forty in all. They are slow (`SLOW_STEPS`) until a job is requeued.
-MODEL = ["data.experiments=81", "model=slow_model:SlowModel", "model.options.channels=4", "model.options.layers=1"]
-OPTIONS = [*MODEL, "model.options.dropout=0.2", "trainer.max_epochs=8", "trainer.precision=64-true", *QUIET]
+MODEL = ["data.experiments=81", "model=slow_model:SlowModel", "model.options.channels=4", "model.options.messages.layers=1"]
+OPTIONS = [*MODEL, "model.options.messages.dropout=0.2", "trainer.max_epochs=8", "trainer.precision=64-true", *QUIET]
 OPTIONS.append("trainer.checkpoint_every_n_steps=7")
 TWO = ["trainer.devices=2", "loader.batch_size=8"]
 ONE = ["loader.batch_size=16"]
@@ -147,7 +147,7 @@ def test_two_tasks(whole: Path) -> None:
 
 
 def test_two_tasks_equal_one_process(cluster: OneNodeCluster, tmp_path: Path) -> None:
-    short = ["model.options.dropout=0", "trainer.max_epochs=2"]
+    short = ["model.options.messages.dropout=0", "trainer.max_epochs=2"]
     job = Job(cluster, tmp_path, *short, slow=0)
     words = [*KNOCKGRAPH, "train", f"run_dir={tmp_path}/one", *OPTIONS, *ONE, *short]
     done = subprocess.run(words, env=cluster.environment, capture_output=True, text=True)
