@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,9 +12,11 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from training_runs import KNOCKGRAPH, LEAST, TINY, config, environment, kill_after_steps, run, same, train, weights
 
 from knockgraph import models
+from knockgraph.errors import ConfigError
 from knockgraph.train import checkpoints
 from knockgraph.train.config import load
-from knockgraph.train.trainer import make_trainer
+from knockgraph.train.slurm import check_tasks
+from knockgraph.train.trainer import make_trainer, quiet
 
 HETERO = ["model=hetero-small", "model.options.channels=4"]
 REQUEUED = ["trainer.max_epochs=2", "trainer.checkpoint_every_n_steps=3", "requeue=true"]
@@ -89,6 +92,9 @@ def test_a_requeued_job_needs_its_directory(tmp_path: Path) -> None:
 
 
 def test_lightning_does_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").touch(0o755)  # Lightning would warn of it on every machine of a cluster
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    quiet()
     made = config(f"run_dir={tmp_path}")
     assert not isinstance(
         make_trainer(made, tmp_path, tmp_path)._accelerator_connector.cluster_environment, SLURMEnvironment
@@ -105,3 +111,28 @@ def test_lightning_does_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MASTER_PORT", "29511")
     cluster = make_trainer(made, tmp_path, tmp_path)._accelerator_connector.cluster_environment
     assert not isinstance(cluster, SLURMEnvironment)  # torchrun inside of a SLURM job
+
+
+@pytest.mark.parametrize(
+    ("started", "wanted", "text"),
+    [
+        (None, [2, 1], "2 processes are wanted, but SLURM has started one; put srun in front of the command"),
+        ("2", [1, 1], r"srun started 2 tasks per node .* trainer\.devices is 1 and trainer\.num_nodes 1; make"),
+        ("4", [4, 2], r"srun started 4 tasks per node .* trainer\.devices is 4 and trainer\.num_nodes 2; make"),
+        (None, [1, 1], None),
+        ("1", [1, 1], None),
+        ("4(x2)", [4, 2], None),
+    ],
+)
+def test_as_many_tasks_as_devices(
+    monkeypatch: pytest.MonkeyPatch, started: str | None, wanted: list[int], text: str | None
+) -> None:
+    monkeypatch.delenv("SLURM_STEP_TASKS_PER_NODE", raising=False)
+    if started is not None:
+        monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", started)
+    trainer = config(f"trainer.devices={wanted[0]}", f"trainer.num_nodes={wanted[1]}").trainer
+    if text is None:
+        check_tasks(trainer)
+    else:
+        with pytest.raises(ConfigError, match=text):
+            check_tasks(trainer)

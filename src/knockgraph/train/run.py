@@ -38,7 +38,7 @@ from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
 from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
-from knockgraph.train import checkpoints, foreseen, memory, wandb_run
+from knockgraph.train import checkpoints, foreseen, memory, slurm, wandb_run
 from knockgraph.train.config import dump, load
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
@@ -267,6 +267,8 @@ def _check_processes(config: Config) -> None:
                 f"config key 'trainer.devices': torchrun started {running} processes, but trainer.devices × "
                 f"trainer.num_nodes is {wanted}; make them equal"
             )
+    elif slurm.used():
+        slurm.check_tasks(config.trainer)
     if wanted > 1 and config.run_dir is None:
         raise ConfigError(
             f"config key 'run_dir': {wanted} processes need run_dir=DIRECTORY, so that all of them mean the same one"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
-from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, TQDMProgressBar
@@ -23,7 +22,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.strategies import placement
-from knockgraph.train import checkpoints, wandb_run
+from knockgraph.train import checkpoints, slurm, wandb_run
 from knockgraph.train.empty import EMPTY
 from knockgraph.train.finite import Finite
 from knockgraph.train.learning import Learning
@@ -175,6 +174,7 @@ def make_trainer(
         loggers.append(TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"))
     if config.logging.wandb != "off":
         loggers.append(wandb_run.wandb_logger(config, directory, is_main_process()))
+    cluster = [slurm.Slurm()] if slurm.used() and not TorchElasticEnvironment.detect() else []
     return pl.Trainer(
         accelerator=t.accelerator,
         devices=t.devices,
@@ -186,7 +186,7 @@ def make_trainer(
         gradient_clip_val=t.gradient_clip,
         logger=loggers,
         callbacks=used,
-        plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *_cluster()],
+        plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *cluster],
         enable_checkpointing=False,  # ours above: without pickle, verified
         enable_progress_bar=t.progress_bar,
         enable_model_summary=False,
@@ -209,12 +209,6 @@ def callback(trainer: pl.Trainer, kind: type[Kind]) -> Kind:
     return next(c for c in trainer.callbacks if isinstance(c, kind))  # type: ignore[attr-defined]
 
 
-def _cluster() -> list[SLURMEnvironment]:
-    """SLURM without Lightning's own requeueing: it saves in the middle of a step and prefers that file ever after."""
-    slurm = SLURMEnvironment.detect() and not TorchElasticEnvironment.detect()
-    return [SLURMEnvironment(auto_requeue=False)] if slurm else []
-
-
 def quiet() -> None:
     """Silence advice of Lightning that does not apply here; real warnings stay."""
     for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
@@ -223,6 +217,7 @@ def quiet() -> None:
         ".*does not have many workers.*",
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
+        ".*srun. command is available.*",  # on every machine of a cluster; slurm.check_tasks knows where it is needed
         ".*callbacks used to create the checkpoint.*",  # early stopping may be switched off when a run is resumed
         ".*LeafSpec.*",
         ".*smaller than the logging interval.*",  # a screen of a few rows is logged once per epoch
