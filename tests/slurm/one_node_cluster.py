@@ -3,8 +3,8 @@
 ``python tests/slurm/one_node_cluster.py sbatch --wait train.sh`` starts it, runs the command and takes it down.
 It needs Debian's ``slurm-wlm`` and ``munge`` (slurmctld, slurmd, srun, munged) and no rights: key, ports, state and
 logs are its own, daemons are started and stopped by process id, and a cluster that is here already is not touched.
-Processes are tracked through /proc, so there are no cgroups and no limits of memory. The node has four CPUs, however many the
-machine has.
+Processes are tracked through /proc, so there are no cgroups and no limits of memory. The node has four CPUs, however
+many the machine has.
 """
 
 from __future__ import annotations

@@ -25,7 +25,12 @@ pytestmark = [
 ]
 SECONDS = 240  #: for anything that a cluster does
 # 65 training experiments: five steps an epoch, forty in all. They are slow (`SLOW_STEPS`) until a job is requeued.
-MODEL = ["data.experiments=81", "model=slow_model:SlowModel", "model.options.channels=4", "model.options.messages.layers=1"]
+MODEL = [
+    "data.experiments=81",
+    "model=slow_model:SlowModel",
+    "model.options.channels=4",
+    "model.options.messages.layers=1",
+]
 OPTIONS = [*MODEL, "model.options.messages.dropout=0.2", "trainer.max_epochs=8", "trainer.precision=64-true", *QUIET]
 OPTIONS.append("trainer.checkpoint_every_n_steps=7")
 TWO = ["trainer.devices=2", "loader.batch_size=8"]
