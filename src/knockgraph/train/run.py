@@ -245,8 +245,8 @@ def _train(
         with foreseen.explained(config, directory), memory_of:
             trainer.fit(task, datamodule=data, ckpt_path=None if resume_from is None else str(resume_from))
     except SystemExit as ended:  # Lightning's answer to a KeyboardInterrupt
-        if not trainer.interrupted:
-            raise
+        if not isinstance(ended.__context__, KeyboardInterrupt):
+            raise  # somebody else's: submitit has put the job back into the queue
         raise KeyboardInterrupt from ended
     except TrainingStoppedError as error:  # a process that heard the signal, too, is missed
         if interrupt.asked is None:
