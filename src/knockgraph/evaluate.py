@@ -31,7 +31,9 @@ _MANY = 100  # phenotypes, to each of which a baseline is fitted
 
 
 def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cpu") -> dict[str, Any]:
-    """Metrics of a run on one part of its split, against the baselines; the run may be going on, and is only read."""
+    """Metrics of a run on one part of its split, compared with the baselines; the run may still be training and is only
+    read.
+    """
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
     _check_labels(data, task, directory, say)
@@ -39,7 +41,7 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
         try:
             task.strategy.open(directory / "store")
-        except KnockgraphError:  # removed to save room, or not written completely yet
+        except KnockgraphError:  # removed to save space, or not yet complete
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             task.strategy.prepare(data.bound, Path(folder) / "store")
         result = evaluate_part(config, data, task.to(device), part, None, say)
@@ -256,7 +258,7 @@ def _quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float]:
 
 
 def verdict(model: str, result: dict[str, Any], classes: bool) -> str:
-    """Who won and by how much, in one sentence.
+    """The winner and the margin, in one sentence.
 
     >>> metrics = {"hetero": {"pearson": 0.86, "rmse_original": 0.2}}
     >>> metrics["low-rank"] = {"pearson": 0.84, "rmse_original": 0.21}

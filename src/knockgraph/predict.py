@@ -131,7 +131,7 @@ def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: S
 
 
 def choose_batch_size(task: Task, num_genes: int, total: int, dosed: bool = False) -> int:
-    """What half of the free memory holds, at most 512 and never more than there is to predict."""
+    """The batch size that fits half of the free memory, at most 512 and at most the number of genotypes."""
 
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
     return max(
@@ -219,7 +219,7 @@ def _genotypes(
 
 
 def read_names(path: Path) -> list[str]:
-    """Gene names, one per line; blank lines are passed over."""
+    """Gene names, one per line; empty lines are ignored."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:

@@ -23,7 +23,7 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None, overr
 
     Args:
         config: The config.
-        say: Told what a person should know.
+        say: Called with messages for the user.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
         overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
     """

@@ -86,7 +86,7 @@ def test_a_run_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_mask_store_that_cannot_be_written(tmp_path: Path) -> None:
     said = refused("train", f"run_dir={tmp_path / 'run'}", *STORED, size=200_000, cwd=tmp_path)
-    assert "make room on the disk, or use node-mask" in said
+    assert "free some disk space, or use node-mask" in said
     assert contents(tmp_path / "run" / "store") == {}
     run("train", f"run_dir={tmp_path / 'run'}", *STORED)
     assert sorted(contents(tmp_path / "run" / "store")) == ["data.mdb", "manifest.json"]

@@ -189,7 +189,7 @@ def test_moves_between_dtypes() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"mse_weight": -1.0}, "mse_weight is -1.0, but it must be a number from 0 up"),
+        ({"mse_weight": -1.0}, "mse_weight is -1.0, but it must be at least 0"),
         ({"wasserstein_weight": float("nan")}, "wasserstein_weight is nan"),
         ({"buffer_size": 0}, "buffer_size is 0, but it must be at least 1"),
         ({"buffer_weight": "half"}, "buffer_weight is 'half', but it must be 'full' or 'fill'"),

@@ -243,7 +243,7 @@ def test_the_reference_preset_is_the_one_of_the_specification() -> None:
         ({"messages.relations": ["physical", "physical"]}, "twice"),
         ({"input.features": ["size"]}, "no gene feature 'size'; it has length, domain"),
         ({"input.embedding": False}, "genes need an input"),
-        ({"messages.conv": "gatv2", "heads": 3}, "8 channels cannot be shared by 3 heads"),
+        ({"messages.conv": "gatv2", "heads": 3}, "8 channels cannot be divided among 3 heads"),
         ({"depth": 3}, "the model hetero has no option 'depth'"),
     ],
 )

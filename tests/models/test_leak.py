@@ -60,7 +60,7 @@ def test_edges_count_without_direction_and_repeats_by_their_mean() -> None:
 
 def test_errors() -> None:
     graph, screen = cell_and_screen()
-    with pytest.raises(GeneListMismatchError, match="bound to another gene list than this graph's"):
+    with pytest.raises(GeneListMismatchError, match="bound to a different gene list than this graph's"):
         label_shifts(CellGraph(NAMES[::-1], {}), screen.bind(graph))
     constant: BoundScreen = Screen([["G00", "G01"], ["G02"]], {"y": [1.0, 2.0]}).bind(graph)
     with pytest.raises(BaselineError, match="no pairs with different labels"):

@@ -136,7 +136,7 @@ def test_bf16_autocast() -> None:
 
 
 def test_wrong_options() -> None:
-    with pytest.raises(kg.ModelError, match="6 channels cannot be shared by 4 heads"):
+    with pytest.raises(kg.ModelError, match="6 channels cannot be divided among 4 heads"):
         HyperSAGNN(6)
     with pytest.raises(kg.ModelError, match="most_deletions=0"):
         HyperSAGNN(8, most_deletions=0)

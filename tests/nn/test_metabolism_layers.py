@@ -262,5 +262,7 @@ def test_bf16_autocast_stays_near_float32(heads: int) -> None:
 @pytest.mark.parametrize("heads", [-1, 3])
 def test_heads_that_do_not_fit(heads: int) -> None:
     graph, _ = _case(True)
-    with pytest.raises(kg.ModelError, match=f"4 channels cannot be shared by {heads} heads; choose a divisor, or 0"):
+    with pytest.raises(
+        kg.ModelError, match=f"4 channels cannot be divided among {heads} heads; choose a divisor, or 0"
+    ):
         ReactionMetaboliteConv(graph.metabolism, 4, heads=heads)

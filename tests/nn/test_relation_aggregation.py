@@ -132,7 +132,7 @@ def test_the_reference_has_45_pairs_and_an_identity() -> None:
 def test_wrong_options() -> None:
     with pytest.raises(kg.ModelError, match="no relation aggregation 'max'; use one of sum, mean"):
         relation_aggregation("max", 3, CHANNELS)
-    with pytest.raises(kg.ModelError, match="8 channels cannot be shared by 3 heads"):
+    with pytest.raises(kg.ModelError, match="8 channels cannot be divided among 3 heads"):
         relation_aggregation("attention", 3, CHANNELS, heads=3)
     with pytest.raises(kg.ModelError, match="rows_at_once=0"):
         relation_aggregation("pairwise", 3, CHANNELS, rows_at_once=0)

@@ -182,7 +182,7 @@ def test_another_gene_list_of_the_same_size_is_refused():
     b.check(cell(aliases=ALIASES))  # other names for the same list are fine
     swapped = [GENES[1], GENES[0], *GENES[2:]]
     for genes in (swapped, [*GENES[:-1], "YZZ999C"], GENES[:-1]):
-        with pytest.raises(GeneListMismatchError, match=r"bound to another gene list .*screen\.bind\(graph\)"):
+        with pytest.raises(GeneListMismatchError, match=r"bound to a different gene list .*screen\.bind\(graph\)"):
             b.check(cell(genes))
 
 

@@ -102,7 +102,7 @@ def test_a_split_that_leaks_by_gene_says_so() -> None:
     split = Split(
         {"train": np.array([0, 2]), "val": np.array([3]), "test": np.array([1])}, {}, written.genotypes.hash, {}
     )
-    with pytest.raises(SplitError, match=r"1 genotype would stand in .*YAL001C.*screen split --graph"):
+    with pytest.raises(SplitError, match=r"1 genotype would be in .*YAL001C.*screen split --graph"):
         split.resolved(written, CELL)
     held = Split(
         {"train": np.array([0]), "val": np.array([3]), "test": np.array([2])},

@@ -309,7 +309,7 @@ def test_samples_of_different_gene_lists():
 
 def test_dataset_of_another_gene_list_is_refused():
     swapped = [GENES[1], GENES[0], *GENES[2:]]
-    with pytest.raises(GeneListMismatchError, match="bound to another gene list"):
+    with pytest.raises(GeneListMismatchError, match="bound to a different gene list"):
         kg.PerturbationDataset(bound(3), cell(swapped))
 
 

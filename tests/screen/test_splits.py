@@ -106,9 +106,7 @@ def test_random_fractions(n, fractions):
 
 def test_random_refuses_a_genotype_that_would_stand_in_two_parts():
     screen = Screen([["a", "b"]] * 20, {"f": np.zeros(20)})
-    with pytest.raises(
-        SplitError, match=r"1 genotype would stand in more than one part \(for instance a\+b\); split by"
-    ):
+    with pytest.raises(SplitError, match=r"1 genotype would be in more than one part \(for instance a\+b\); split by"):
         splits.random(screen)
     wild = Screen([[]] * 20, {"f": np.zeros(20)})
     with pytest.raises(SplitError, match="for instance the wild type"):
@@ -335,11 +333,11 @@ def test_leakage_is_found():
     screen = Screen([["a"], ["b"], ["a"], ["c"], ["b", "c"], ["c", "b"]], {"f": range(6)})
     genotypes = screen.genotypes
     splits.leakage(hand_made(screen, train=[0, 2], val=[1], test=[3]), genotypes)  # duplicates in one part: fine
-    with pytest.raises(SplitError, match="an experiment stands in two parts"):
+    with pytest.raises(SplitError, match="an experiment is in two parts"):
         splits.leakage(hand_made(screen, train=[0, 1], val=[1], test=[3]), genotypes)
-    with pytest.raises(SplitError, match=r"1 genotype would stand in more than one part \(for instance a\)"):
+    with pytest.raises(SplitError, match=r"1 genotype would be in more than one part \(for instance a\)"):
         splits.leakage(hand_made(screen, train=[0], val=[1], test=[2]), genotypes)
-    with pytest.raises(SplitError, match=r"2 genotypes would stand in more than one part \(for instance "):
+    with pytest.raises(SplitError, match=r"2 genotypes would be in more than one part \(for instance "):
         splits.leakage(hand_made(screen, train=[0, 4], val=[2], test=[5]), genotypes)
     with pytest.raises(SplitError, match=r"for instance b\+c"):
         splits.leakage(hand_made(screen, train=[0], val=[4], test=[5]), genotypes)
@@ -365,7 +363,7 @@ def test_leakage_against_slow_reference(n, distinct, seed):
     sets = genotype_sets(screen, split)
     shared = {g for a, b in itertools.combinations(sets.values(), 2) for g in a & b}
     if shared:
-        with pytest.raises(SplitError, match=f"^{len(shared)} genotypes? would stand in more than one part"):
+        with pytest.raises(SplitError, match=f"^{len(shared)} genotypes? would be in more than one part"):
             splits.leakage(split, screen.genotypes)
     else:
         splits.leakage(split, screen.genotypes)

@@ -305,8 +305,8 @@ def test_parquet_genotypes_as_numbers_and_fixed_lists(tmp_path: Path) -> None:
         ({"genes": ["A"], "fitness": [1]}, "s.csv has no column 'genotype'; it has genes, fitness"),
         ({"genotype": ["A"]}, "s.csv has no phenotype; add a numeric column, e.g. 'fitness'"),
         ({"genotype": ["A"], "source": ["x"]}, "s.csv has no phenotype"),
-        ({"genotype": ["A", "", "B"], "fitness": [1, 2, 3]}, "s.csv, data row 2: the genotype is blank; write WT for"),
-        ({"genotype": ["A", "B", "  "], "fitness": [1, 2, 3]}, "s.csv, data row 3: the genotype is blank"),
+        ({"genotype": ["A", "", "B"], "fitness": [1, 2, 3]}, "s.csv, data row 2: the genotype is empty; write WT for"),
+        ({"genotype": ["A", "B", "  "], "fitness": [1, 2, 3]}, "s.csv, data row 3: the genotype is empty"),
         (
             {"genotype": ["A++B"], "fitness": [1]},
             r"s.csv, data row 1: the genotype 'A\+\+B' has an empty gene name; join",
@@ -335,7 +335,7 @@ def test_bad_screens(columns: Columns, text: str, tmp_path: Path) -> None:
     [
         (pa.array([["A"], None]), "s.parquet, data row 2: the genotype is missing; an empty list means the wild"),
         (pa.array([["A"], ["B", None]]), "s.parquet, data row 2: the genotype holds a missing gene name"),
-        (pa.array(["A", None]), "s.parquet, data row 2: the genotype is blank"),
+        (pa.array(["A", None]), "s.parquet, data row 2: the genotype is empty"),
         (
             pa.array([{"a": 1}, {"a": 2}]),
             "s.parquet: the column 'genotype' holds struct<a: int64>; give strings or lists",

@@ -337,7 +337,7 @@ def test_neighborhood_and_the_degrees_of_gcn() -> None:
 
 
 def test_neighborhood_options() -> None:
-    with pytest.raises(kg.StrategyError, match="hops=-1, but a radius is at least 0"):
+    with pytest.raises(kg.StrategyError, match="hops=-1, but it must be at least 0"):
         kg.strategies.create("neighborhood", CHAIN, hops=-1)
 
 
@@ -503,12 +503,14 @@ def test_no_metabolism(variant: str, tmp_path: Path) -> None:
 @each_variant
 def test_batch_of_another_gene_list(variant: str, tmp_path: Path) -> None:
     strategy = create(variant, GRAPH, "both", [[3]], tmp_path)
-    with pytest.raises(kg.GeneListMismatchError, match=rf"another gene list \({N + 1} genes\).*\({N} genes\); bind"):
+    with pytest.raises(
+        kg.GeneListMismatchError, match=rf"a different gene list \({N + 1} genes\).*\({N} genes\); bind"
+    ):
         strategy(batch_of([[3]], N + 1))
     other = kg.CellGraph([f"h{i}" for i in range(N)], {"a": torch.tensor([[0], [1]])})
     batch = kg.Screen([["h3"]], {"fitness": [1.0]}).bind(other).batch([0])
     assert batch.num_genes == N
-    with pytest.raises(kg.GeneListMismatchError, match="another gene list"):
+    with pytest.raises(kg.GeneListMismatchError, match="a different gene list"):
         strategy(batch)
 
 

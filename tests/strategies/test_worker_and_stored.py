@@ -200,7 +200,7 @@ def test_prepare_refuses_another_gene_list(variant: str, tmp_path: Path) -> None
     other = kg.CellGraph([f"h{i}" for i in range(N)], dict(GRAPH.relations))
     strategy = create(variant, other)
     for given in (BOUND, BOUND.batch([0]), kg.PerturbationBatch.from_lists([[0]], N + 1)):
-        with pytest.raises(kg.GeneListMismatchError, match="another gene list"):
+        with pytest.raises(kg.GeneListMismatchError, match="a different gene list"):
             strategy.prepare(given, tmp_path / "store")
     with pytest.raises(kg.UnknownGeneError, match="g0"):
         strategy.prepare(SCREEN, tmp_path / "store")
@@ -269,7 +269,7 @@ def test_incomplete_folders(variant: str, tmp_path: Path) -> None:
     data = (store / "data.mdb").read_bytes()
     for shorter in (data[: len(data) // 2], b""):
         (store / "data.mdb").write_bytes(shorter)
-        with pytest.raises(kg.FileFormatError, match=r"data\.mdb is missing or not of the size"):
+        with pytest.raises(kg.FileFormatError, match=r"data\.mdb is missing or does not have the size"):
             create(variant, GRAPH, directory=store)
     (store / "data.mdb").unlink()
     with pytest.raises(kg.FileFormatError, match=r"data\.mdb is missing"):

@@ -69,7 +69,7 @@ def test_an_absurd_learning_rate(tmp_path: Path, command: Command, lr: str) -> N
 
 def test_mixed_precision_has_another_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diverge(monkeypatch, 0)
-    with pytest.raises(NotFiniteError, match=r"start anew with optimizer\.lr=0\.0003 or trainer\.precision=32-true$"):
+    with pytest.raises(NotFiniteError, match=r"start again with optimizer\.lr=0\.0003 or trainer\.precision=32-true$"):
         train(config(f"run_dir={tmp_path}/run", "trainer.precision=bf16-mixed"), say=lambda _: None)
 
 

@@ -236,7 +236,7 @@ def test_control_c_before_the_first_checkpoint(
     monkeypatch.setattr("knockgraph.models.toy.AdditiveModel.forward", interrupt)
     before = signal.getsignal(signal.SIGINT)  # a job in the background ignores it
     _, err = command("train", f"run_dir={tmp_path}/run", *LEAST, code=130)
-    assert "interrupted; there is no checkpoint yet, start anew" in err
+    assert "interrupted; there is no checkpoint yet; start the run again" in err
     assert signal.getsignal(signal.SIGINT) is before  # the next Ctrl-C is heard, too
 
 

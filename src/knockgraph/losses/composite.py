@@ -73,7 +73,7 @@ class CompositeLoss(Loss):
         self.weights = {"mse": mse_weight, "wasserstein": wasserstein_weight, "contrastive": contrastive_weight}
         for name, weight in self.weights.items():
             if not 0 <= weight < float("inf"):
-                raise LossError(f"{name}_weight is {weight}, but it must be a number from 0 up")
+                raise LossError(f"{name}_weight is {weight}, but it must be at least 0")
         if buffer_weight not in ("full", "fill"):
             raise LossError(f"buffer_weight is {buffer_weight!r}, but it must be 'full' or 'fill'")
         if gather not in ("none", "differentiable"):

@@ -1,4 +1,4 @@
-"""What every loss is: a prediction and its labels in, one scalar and its named parts out."""
+"""The interface of every loss: from a prediction and its labels to one scalar and its named terms."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Loss(nn.Module, ABC):
         """The loss of this rank's samples.
 
         Args:
-            prediction: What the model said, ``values [samples, outputs]``.
+            prediction: The output of the model, ``values [samples, outputs]``.
             target: float ``[samples, outputs]``, NaN where a label is missing.
             step_size: Samples of this step over all ranks.
             world_size: Number of ranks.

@@ -11,7 +11,7 @@ from knockgraph.strategies import PerturbedGraphs
 
 
 class AnyModule(CellModel):
-    """A module with ``forward(view, batch)`` that knows nothing of :class:`CellModel`.
+    """A module with ``forward(view, batch)`` that does not derive from :class:`CellModel`.
 
     The view's last column is the wild type. The module gives ``[samples, outputs]``, or a row for each column of the
     view, of which the wild type's is left out.
@@ -43,5 +43,5 @@ class AnyModule(CellModel):
         return Prediction(found[: batch.num_samples])
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """It has one step only."""
+        """Not used: the module has no separate encoder."""
         raise NotImplementedError

@@ -98,7 +98,7 @@ class Dango(CellModel):
         """The genes' state in each relation, ``[relations, num_genes, channels]``."""
         if not view.batch.wild_type or view.keep.shape[1] != 1:
             raise ModelError(
-                "DANGO looks at the wild type alone; give it strategy(batch.only_wild_type()) instead of the batch"
+                "DANGO uses only the wild type; pass strategy(batch.only_wild_type()) instead of the batch"
             )
         h = autocast_input(self.embedding)
         if self.relations != view.strategy.relation_names:  # else one product for all relations

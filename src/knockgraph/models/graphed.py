@@ -111,7 +111,7 @@ def _gradients(
 
 
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """As autograd would leave it; a fused optimizer takes nothing else."""
+    """Laid out as autograd does; a fused optimizer accepts nothing else."""
     same = gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype
     return gradient if same else torch.empty_like(parameter).copy_(gradient)
 
@@ -131,7 +131,7 @@ class _Replay(torch.autograd.Function):
         for place, value in zip(recording.upstream, upstream, strict=True):
             place.copy_(value)
         pairs = list(zip(recording.parameters, recording.gradients, strict=True))
-        for parameter, gradient in pairs:  # of an earlier batch that nobody has used yet
+        for parameter, gradient in pairs:  # of an earlier batch that has not been used yet
             if parameter.grad is gradient:
                 parameter.grad = gradient.clone()
         recording.back.replay()

@@ -35,7 +35,7 @@ from knockgraph.strategies import PerturbedGraphs
 
 
 class HeteroCellModel(CellModel):
-    r"""What a deletion changes in the cell, and what the deleted genes mean to each other,
+    r"""The hetero cell model: the effect of a deletion on the whole cell, and the states of the deleted genes,
 
     .. math::
         x &= \mathrm{layer}_L \circ \dots \circ \mathrm{layer}_1 (\mathrm{input}), \qquad
@@ -117,7 +117,7 @@ class HeteroCellModel(CellModel):
         self._make_predictors(channels, heads, outputs)
         self._known = self.exact
         if not self.exact:
-            # Part of a checkpoint: a run that goes on in the middle of an epoch goes on with the same wild type.
+            # Part of a checkpoint: a run resumed in the middle of an epoch continues with the same wild type.
             self.register_buffer("x_wild_type", torch.zeros(graph.num_genes, channels))
             self.register_buffer("z_wild_type", torch.zeros(len(sizes), 1, channels))
 
@@ -158,7 +158,7 @@ class HeteroCellModel(CellModel):
             nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, outputs)
         )
         if readout.local and readout.combine == "sum":
-            # At first z_p is large and means nothing: a predictor that starts at 0 leaves the states to the local one.
+            # At first z_p is large and uninformative: a predictor that starts at 0 lets the local one learn first.
             for parameter in self.global_predictor[-1].parameters():
                 nn.init.zeros_(parameter)
         self.head_dropout = nn.Dropout(readout.dropout)

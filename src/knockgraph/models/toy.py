@@ -1,4 +1,4 @@
-"""The smallest models there are: they show whether training itself works."""
+"""Minimal models that show whether training itself works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One vector for all kept genes, or living reactions, of a sample."""
+"""One vector for all kept genes, or surviving reactions, of a sample."""
 
 from __future__ import annotations
 

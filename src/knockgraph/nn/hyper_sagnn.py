@@ -52,7 +52,7 @@ class HyperSAGNN(nn.Module):
     ) -> None:
         super().__init__()
         if channels % heads:
-            raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
+            raise ModelError(f"{channels} channels cannot be divided among {heads} heads; choose a divisor")
         if most_deletions is not None and most_deletions < 1:
             raise ModelError(f"most_deletions={most_deletions}, but it must be at least 1, or None for any size")
         self.heads = heads

@@ -62,7 +62,9 @@ class ReactionMetaboliteConv(nn.Module):
         super().__init__()
         self.isozyme_cap = isozyme_cap
         if heads < 0 or (heads and channels % heads):
-            raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor, or 0 for none")
+            raise ModelError(
+                f"{channels} channels cannot be divided among {heads} heads; choose a divisor, or 0 for none"
+            )
         self.heads = heads
         index = metabolism.rmr_index.cpu()
         self.to_metabolites = GatedOperator(index, metabolism.num_reactions, metabolism.num_metabolites)

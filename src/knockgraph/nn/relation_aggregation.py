@@ -104,7 +104,7 @@ class AttentionAggregation(RelationAggregation):
     def __init__(self, channels: int, heads: int = 4) -> None:
         super().__init__()
         if channels % heads:
-            raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
+            raise ModelError(f"{channels} channels cannot be divided among {heads} heads; choose a divisor")
         self.heads = heads
         self.qkv = nn.Linear(channels, 3 * channels)
         self.out = nn.Linear(channels, channels)

@@ -1,4 +1,4 @@
-"""The first layer's rows that differ: where all samples share their features, most of them see what their mates see."""
+"""The distinct rows of the first layer: most of them are identical across samples that share their features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over rows, taken by shares of the rows: all sums of a share side by side, so that one reduction adds them up."""
+"""Per-block partial sums over rows, packed for one reduction."""
 
 from __future__ import annotations
 

@@ -346,8 +346,8 @@ def _check_pointer(ptr: Tensor, total: int) -> None:
     if len(falls):
         at = int(falls[0])
         raise PerturbationError(
-            f"perturbation_indices_ptr falls from {int(ptr[at])} to {int(ptr[at + 1])} at sample {at}, "
-            "but it must never fall"
+            f"perturbation_indices_ptr decreases from {int(ptr[at])} to {int(ptr[at + 1])} at sample {at}, "
+            "but it must not decrease"
         )
     if int(ptr[-1]) != total:
         raise PerturbationError(

@@ -119,9 +119,9 @@ class BoundScreen:
         """Refuse a graph with another gene list."""
         if graph.gene_list_hash != self.gene_list_hash:
             raise GeneListMismatchError(
-                f"this screen was bound to another gene list ({self.num_genes} genes, hash {self.gene_list_hash[:12]}) "
-                f"than the graph has ({graph.num_genes} genes, hash {graph.gene_list_hash[:12]}); "
-                "bind the screen to this graph with screen.bind(graph)"
+                f"this screen was bound to a different gene list ({self.num_genes} genes, hash "
+                f"{self.gene_list_hash[:12]}) than the graph has ({graph.num_genes} genes, hash "
+                f"{graph.gene_list_hash[:12]}); bind the screen to this graph with screen.bind(graph)"
             )
 
     def locate(self, experiments: Ints, what: str = "these experiments") -> Ints:

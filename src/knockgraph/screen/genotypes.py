@@ -89,7 +89,7 @@ def parse(text: str) -> tuple[str, ...]:
         text = text[1:]
     genes = tuple(name.strip() for name in re.split(r"[+,|;]", text))
     if genes == ("",):
-        raise ScreenError(f"the genotype is blank; write {WILD_TYPE} for the wild type")
+        raise ScreenError(f"the genotype is empty; write {WILD_TYPE} for the wild type")
     if "" in genes:
         raise ScreenError(
             f"the genotype {text!r} has an empty gene name; join genes with one +, the wild type is {WILD_TYPE}"

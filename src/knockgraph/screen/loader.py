@@ -142,7 +142,7 @@ class ScreenLoader:
             if state.get(key) != mine[key]:
                 raise KnockgraphError(
                     f"this loader state belongs to {what} ({key}: {state.get(key)!r}, here {mine[key]!r}); "
-                    "resume with the data and seed of the original run, or start anew"
+                    "resume with the data and seed of the original run, or start again"
                 )
         self.epoch, self._position, self._resumed = int(state["epoch"]), int(state["position"]), True
 
@@ -201,7 +201,7 @@ def _all_batches(
 
 def _prepare_worker(worker: int) -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        # Ctrl-C reaches a terminal's whole group; the run decides when its workers end.
+        # Ctrl-C reaches all processes of a terminal; the run decides when its workers end.
         signal.signal(number, signal.SIG_IGN)
     # A worker that cannot hand over a batch (no shared memory left) would print a traceback and go on with the next,
     # while the run waits for that batch for ever.

@@ -67,7 +67,7 @@ class Split:
         """Refuse a screen with other genotypes."""
         if screen.genotypes.hash != self.genotypes_hash:
             raise SplitError(
-                "this split was made for another screen (its genotypes differ); make it anew with "
+                "this split was made for another screen (its genotypes differ); make it again with "
                 "'knockgraph screen split'"
             )
 
@@ -88,7 +88,7 @@ class Split:
         leak = _leak(split, named.genotypes)
         if leak:
             raise SplitError(
-                f"this split was made on gene names as written, where one gene goes by several names: {leak}; "
+                f"this split was made on gene names as written, in which one gene has several names: {leak}; "
                 "make it again with 'knockgraph screen split --graph'"
             )
         return split
@@ -133,7 +133,7 @@ class Split:
 def random(
     screen: Screen, fractions: Sequence[float] = DEFAULT_FRACTIONS, seed: int = 0, subset: int | None = None
 ) -> Split:
-    """Experiments at random. Refused if a genotype was measured twice and would stand in two parts."""
+    """Experiments at random. Refused if a genotype was measured twice and would be in two parts."""
     rows = _subset(screen, subset, seed)
     order = _random(seed, "split").permutation(rows)
     return _split(screen, _cut(order, fractions), _about("random", seed, subset, fractions=list(fractions)))
@@ -142,7 +142,7 @@ def random(
 def by_genotype(
     screen: Screen, fractions: Sequence[float] = DEFAULT_FRACTIONS, seed: int = 0, subset: int | None = None
 ) -> Split:
-    """Genotypes at random: all experiments of one genotype stand in one part."""
+    """Genotypes at random: all experiments of a genotype are in the same part."""
     rows = _subset(screen, subset, seed)
     _, group = np.unique(screen.genotypes.group[rows], return_inverse=True)
     num_groups = int(group.max(initial=-1)) + 1
@@ -266,7 +266,7 @@ def by_kind(
     Args:
         screen: The experiments.
         kind: ``random``, ``genotype``, ``source``, ``unseen-genes`` or ``k-fold``.
-        fractions: Shares of train, val and test.
+        fractions: Fractions of train, val and test.
         unseen: As of :func:`unseen_genes`.
         held_out: As of :func:`unseen_genes`.
         folds: As of :func:`k_fold`.
@@ -311,11 +311,11 @@ def leakage(split: Split, genotypes: Genotypes) -> None:
 
 
 def _leak(split: Split, genotypes: Genotypes) -> str | None:
-    """What stands on both sides of a split, or ``None``."""
+    """What is on both sides of a split, or ``None``."""
     part_of = np.full(len(genotypes), -1)
     for number, rows in enumerate(split.parts.values()):
         if bool((part_of[rows] >= 0).any()):
-            return "an experiment stands in two parts"
+            return "an experiment is in two parts"
         part_of[rows] = number
     used = np.flatnonzero(part_of >= 0)
     group, part = genotypes.group[used], part_of[used]
@@ -325,7 +325,7 @@ def _leak(split: Split, genotypes: Genotypes) -> str | None:
     if bool(leaking.any()):
         n = len(np.unique(group[1:][leaking]))
         example = "+".join(genotypes[int(used[order][1:][leaking][0])]) or "the wild type"
-        return f"{counted(n, 'genotype')} would stand in more than one part (for instance {example})"
+        return f"{counted(n, 'genotype')} would be in more than one part (for instance {example})"
     training = set(genotypes.take(split.parts["train"]).names)
     for held, genes in split.held_out.items():
         if training & set(genes):

@@ -1,4 +1,4 @@
-"""Ways to give each sample its own perturbed graph, behind one interface.
+"""Strategies: different ways to compute each sample's own perturbed graph, with the same interface.
 
 ====================  =========  =========================================================================
 name                  placement  what it does

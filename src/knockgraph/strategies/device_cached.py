@@ -37,7 +37,7 @@ class DeviceCached(EdgeStrategy):
     Args:
         graph: The cell graph.
         direction: See :class:`Strategy`.
-        max_bytes: Refuse to build a larger cache; the size is known, and told, before any of it is taken.
+        max_bytes: Refuse to build a larger cache; the size is reported before allocation.
     """
 
     name = "device-cached"
@@ -59,7 +59,7 @@ class DeviceCached(EdgeStrategy):
 
     @property
     def collate(self) -> Callable[[Any], PerturbationBatch]:
-        """Attaches the largest number of deletions, so that the device need not be asked."""
+        """Attaches the largest number of deletions, which avoids reading it from the device."""
         return collate_with_most
 
     def _view(self, batch: PerturbationBatch) -> EdgeMaskedGraphs:

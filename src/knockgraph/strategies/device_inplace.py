@@ -19,7 +19,7 @@ from knockgraph.strategies.strategy import Direction
 
 
 class DeviceInplace(IncidenceStrategy):
-    """All-True masks that live as long as the strategy; a view borrows them and gives them back on exit.
+    """All-True masks that persist with the strategy; a view borrows them and restores them on exit.
 
     ``with strategy(batch) as view:`` is required, with the backward pass inside it. The buffer is restored also when
     the forward or backward pass raises. Only one view can be alive at a time.
@@ -38,7 +38,7 @@ class DeviceInplace(IncidenceStrategy):
 
     @property
     def collate(self) -> Callable[[Any], PerturbationBatch]:
-        """Attaches the number of flipped bits, so that the device need not be asked."""
+        """Attaches the number of flipped bits, which avoids reading it from the device."""
         return self.counter.collate
 
     def buffer(self, r: int, columns: int) -> Tensor:

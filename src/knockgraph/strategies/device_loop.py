@@ -10,9 +10,9 @@ from knockgraph.strategies.edge_masks import EdgeMaskedGraphs
 
 
 class DeviceLoop(IncidenceStrategy):
-    """Masks made on the device gene by gene; each step of the loop asks the device for numbers and waits.
+    """Masks made on the device gene by gene; each step of the loop reads numbers from the device and waits.
 
-    Kept as it was tried: the point of comparison for what the waiting costs.
+    Kept for comparison, to show the cost of waiting.
     """
 
     name = "device-loop"

@@ -26,7 +26,7 @@ class RemovedEdges(NamedTuple):
 
 
 class RemovedCounter:
-    """Counts on the host how many edges a batch removes, so that the device need not be asked. Travels to workers."""
+    """Counts on the host how many edges a batch removes, which avoids reading it from the device. Sent to workers."""
 
     def __init__(self, pointers: list[Tensor]) -> None:
         self.pointers = pointers
@@ -41,7 +41,7 @@ class RemovedCounter:
 
 
 class DeviceVectorized(IncidenceStrategy):
-    """The honest reference design: masks by one scatter per relation, no loop over samples.
+    """The reference design: masks by one scatter per relation, no loop over samples.
 
     Args:
         graph: The cell graph.
@@ -69,7 +69,7 @@ class DeviceVectorized(IncidenceStrategy):
 
     @property
     def collate(self) -> Callable[[Any], PerturbationBatch]:
-        """Attaches the sizes that the ragged layout needs on the host; without them it has to ask the device."""
+        """Attaches the sizes that the ragged layout needs on the host; without them it reads them from the device."""
         return self.counter.collate if self.layout == "ragged" else as_batch
 
     def _view(self, batch: PerturbationBatch) -> EdgeMaskedGraphs:

@@ -23,7 +23,7 @@ from knockgraph.strategies.strategy import Direction, as_batch
 
 
 class MaskBuilder:
-    """Makes masks on the host from the incidence map gene → edge positions. Travels to worker processes.
+    """Makes masks on the host from the incidence map gene → edge positions. Sent to worker processes.
 
     Args:
         graph: The cell graph.

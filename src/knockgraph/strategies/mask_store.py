@@ -42,7 +42,7 @@ _COMMIT_EVERY = 64 * 2**20  # bytes per transaction: bounds the memory that a la
 
 
 class MaskStore:
-    """Records by genotype. Opened lazily, in each process anew, so that it can travel to worker processes.
+    """Records by genotype. Opened lazily and separately in each process, so that it can be sent to worker processes.
 
     Args:
         graph: The cell graph.
@@ -66,7 +66,7 @@ class MaskStore:
             "edges_hash": h.hexdigest(),
         }
         self.directory: Path | None = None
-        # Part of every digest: a record of another graph or kind is not believed, whatever the manifest says by now.
+        # Part of every digest: a record of another graph or kind is refused, whatever the manifest says.
         self._seal = hashlib.blake2b(json.dumps(self.identity).encode(), digest_size=16).digest()
         self._opened: _Opened | None = None
 
@@ -97,14 +97,14 @@ class MaskStore:
                 self._fill(environment, sets, record)
             with (folder / "data.mdb").open("ab") as file:
                 # LMDB trusts the 16-bit offsets in its pages; a damaged one must not lead past the end of the file,
-                # where the process would be killed instead of the damage being noticed.
+                # where the process would be killed before the damage is detected.
                 file.write(bytes(MARGIN))
                 file.flush()
                 os.fsync(file.fileno())
         except (lmdb.Error, OSError) as error:
-            (folder / "data.mdb").unlink(missing_ok=True)  # half a store would only fill the disk
+            (folder / "data.mdb").unlink(missing_ok=True)  # an incomplete store would only fill the disk
             raise KnockgraphError(
-                f"cannot write the store in {folder}: {error}; make room on the disk, or use node-mask, which stores "
+                f"cannot write the store in {folder}: {error}; free some disk space, or use node-mask, which stores "
                 "nothing"
             ) from error
         with atomic_write(folder / "manifest.json") as part:
@@ -149,7 +149,11 @@ class MaskStore:
                 "prepare fewer genotypes or use node-mask, which stores nothing"
             )
         _Opened.close(folder)
-        for name in ("manifest.json", "data.mdb", "lock.mdb"):  # the manifest first: half a store must not look whole
+        for name in (
+            "manifest.json",
+            "data.mdb",
+            "lock.mdb",
+        ):  # the manifest first: an incomplete store must not look complete
             (folder / name).unlink(missing_ok=True)
 
     def use(self, directory: str | os.PathLike[str]) -> None:
@@ -176,7 +180,7 @@ class MaskStore:
                 )
         data = folder / "data.mdb"
         if not data.is_file() or data.stat().st_size != manifest.get("bytes"):
-            raise FileFormatError(f"{data} is missing or not of the size that its manifest tells; prepare it again")
+            raise FileFormatError(f"{data} is missing or does not have the size in its manifest; prepare it again")
         self.directory = folder
 
     def close(self) -> None:
@@ -256,13 +260,15 @@ class MaskStore:
             lists = _deleted(gene[genotypes.codes], genotypes.ptr, genotypes.values)
         elif isinstance(genotypes, BoundScreen):
             if genotypes.gene_list_hash != self.identity["gene_list_hash"]:
-                raise GeneListMismatchError("this screen was bound to another gene list; bind it to this graph")
+                raise GeneListMismatchError("this screen was bound to a different gene list; bind it to this graph")
             doses = None if genotypes.doses is None else genotypes.doses.cpu().numpy()
             lists = _deleted(genotypes.indices.cpu().numpy(), genotypes.host_ptr, doses)
         elif isinstance(genotypes, PerturbationBatch):
             known = (None, self.identity["gene_list_hash"])
             if genotypes.num_genes != self.num_genes or genotypes.gene_list_hash not in known:
-                raise GeneListMismatchError("this batch is about another gene list; bind its screen to this graph")
+                raise GeneListMismatchError(
+                    "this batch was built for a different gene list; bind its screen to this graph"
+                )
             lists = genotypes.deletions().tolist()
         else:
             lists = PerturbationBatch.from_lists(genotypes, self.num_genes).tolist()

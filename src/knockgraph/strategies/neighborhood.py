@@ -46,7 +46,7 @@ class Neighborhood(EdgeStrategy):
     ) -> None:
         super().__init__(graph, direction)
         if hops < 0:
-            raise StrategyError(f"hops={hops}, but a radius is at least 0")
+            raise StrategyError(f"hops={hops}, but it must be at least 0")
         self.hops = hops
         self.layers = layers
         for r, relation in enumerate(graph.relations.values()):
@@ -105,7 +105,7 @@ class NeighborhoodGraphs(PerturbedGraphs):
 
     @property
     def share_recomputed(self) -> float:
-        """Share of the perturbed samples' genes that are recomputed; asks the device."""
+        """Fraction of the perturbed samples' genes that are recomputed; waits for the device."""
         columns = self.recomputed[:, :-1] if self.batch.wild_type else self.recomputed
         return float(columns.float().mean()) if columns.numel() else 0.0
 
@@ -139,7 +139,7 @@ class NeighborhoodGraphs(PerturbedGraphs):
         if bool((self.recomputed | ~strategy.near(self.keep, hops)).all()):
             return  # no gene of these samples lies between the two radii
         raise StrategyError(
-            f"the strategy neighborhood was told layers={strategy.layers}, but this model reaches {hops} hops, "
+            f"the strategy neighborhood was given layers={strategy.layers}, but this model reaches {hops} hops, "
             f"for which hops={strategy.hops} is approximate; set hops={hops}, or leave layers out to accept that"
         )
 

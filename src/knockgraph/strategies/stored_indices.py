@@ -19,7 +19,7 @@ from knockgraph.strategies.strategy import Direction, as_batch
 
 
 class IndexReader:
-    """Reads removed positions and rebuilds masks on the host. Travels to worker processes.
+    """Reads removed positions and rebuilds masks on the host. Sent to worker processes.
 
     A record is int32: the number of removed edges per relation, then their positions, relation after relation.
     """

@@ -20,7 +20,7 @@ from knockgraph.strategies.strategy import Direction, as_batch
 
 
 class MaskReader:
-    """Reads whole masks on the host. Travels to worker processes.
+    """Reads whole masks on the host. Sent to worker processes.
 
     A record is one byte per edge, relation after relation: 1 = the edge remains; or, packed, one bit per edge.
     """

@@ -63,7 +63,7 @@ class Strategy(nn.Module, ABC):
         self.relation_names = tuple(graph.relations)
         self.has_weights = tuple(relation.weight is not None for relation in graph.relations.values())
         self.metabolism: Metabolism | None = graph.metabolism
-        # Tells where the module lives, also for strategies without device tables.
+        # Gives the device of the module, also for strategies without device tables.
         self.register_buffer("_place", torch.empty(0), persistent=False)
 
     @property
@@ -137,7 +137,7 @@ class Strategy(nn.Module, ABC):
         return parts
 
     def bytes_moved(self, batch: PerturbationBatch) -> int:
-        """Bytes that travel from host to device for ``batch`` as :attr:`collate` makes it."""
+        """Bytes that move from host to device for ``batch`` as :attr:`collate` makes it."""
         return batch.nbytes
 
     def relation_number(self, relation: str) -> int:
@@ -152,7 +152,7 @@ class Strategy(nn.Module, ABC):
         """The perturbed graphs of ``batch``."""
         if batch.num_genes != self.num_genes or batch.gene_list_hash not in (None, self.gene_list_hash):
             raise GeneListMismatchError(
-                f"the batch is about another gene list ({batch.num_genes} genes) than this strategy's graph "
+                f"the batch was built for a different gene list ({batch.num_genes} genes) than that of the graph "
                 f"({self.num_genes} genes); bind the screen to this graph"
             )
         if batch.device != self.device:

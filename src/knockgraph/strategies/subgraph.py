@@ -35,7 +35,7 @@ class SampleGraphs(NamedTuple):
 
 
 class SubgraphBuilder:
-    """Cuts every sample's graph out on the host. Travels to worker processes.
+    """Extracts every sample's subgraph on the host. Sent to worker processes.
 
     Args:
         graph: The cell graph.
@@ -81,7 +81,7 @@ class SubgraphBuilder:
 
 
 class Subgraph(EdgeListStrategy):
-    """Deleted genes are really cut out; results are scattered back to their rows."""
+    """Deleted genes are actually removed; results are scattered back to their rows."""
 
     name = "subgraph"
     placement = "worker"

@@ -1,4 +1,4 @@
-"""What a model sees of a batch of perturbed graphs, whatever the strategy behind it."""
+"""The view of a batch of perturbed graphs that a model uses, whatever the strategy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Origin = Literal["device", "worker", "in place"]
 
 
 class PerturbedGraphs(ABC):
-    r"""Each sample's own copy of the cell graph, with its deleted genes' edges gone.
+    r"""Each sample's own copy of the cell graph, without the edges of its deleted genes.
 
     A deleted gene keeps its row and its self term; its edges are gone in both directions (``direction="in"``: only the
     incoming ones), so its row of every aggregation is zero. With keep-vector :math:`m` and the shared adjacency
@@ -120,7 +120,7 @@ class PerturbedGraphs(ABC):
         return None
 
     def check_model(self, hops: int | None) -> None:
-        """Refuse a model for which the strategy promises more than it keeps; ``hops`` as in
+        """Refuse a model for which the strategy is not as exact as stated; ``hops`` as in
         :meth:`Strategy.exact_for`. Models call it before they look at the graphs.
         """
         del hops
@@ -171,7 +171,7 @@ class PerturbedGraphs(ABC):
 
     def _metabolism(self) -> Metabolism:
         if self.strategy.metabolism is None:
-            raise StrategyError("this cell graph has no metabolism, so there are no reactions to ask for")
+            raise StrategyError("this cell graph has no metabolism, so there are no reactions")
         return self.strategy.metabolism
 
     def _reduced(self, r: int, x: Tensor, reduce: Reduce) -> Tensor:

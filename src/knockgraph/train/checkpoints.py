@@ -90,7 +90,7 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 class SafeCheckpointIO(CheckpointIO):
-    """Lightning's door to the functions above."""
+    """Lightning's interface to the functions above."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write a checkpoint."""
@@ -163,7 +163,7 @@ class Checkpoints(Callback):
         self._restored = True
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Leave no trace of an epoch that has only been announced."""
+        """Remove the counters of an epoch that has not started yet."""
         if self._moment == moments.EPOCH:
             moments.between_epochs(checkpoint["loops"])
 
@@ -289,4 +289,4 @@ def newest_valid(folder: Path) -> tuple[Path, list[str]]:
             continue
         return path, problems
     found = "; ".join(problems) or f"{folder} holds none"
-    raise KnockgraphError(f"there is no checkpoint to resume from: {found}; start the run anew")
+    raise KnockgraphError(f"there is no checkpoint to resume from: {found}; start the run again without resume")

@@ -34,7 +34,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     try:
         with initialize_config_module("knockgraph.conf", version_base="1.3"):
             composed = hydra_compose("config", overrides=[free(word) for word in words])
-    except Exception as error:  # Hydra's and OmegaConf's own, and where they did not think of a word, an assertion
+    except Exception as error:  # errors of Hydra and OmegaConf; some Hydra failures are bare assertions
         text = first_line(error).rstrip(".")
         raise ConfigError(
             f"the overrides cannot be applied: {text}{_hint(text)}; 'knockgraph train --cfg' shows all keys"
@@ -55,7 +55,7 @@ def offer(words: Sequence[str]) -> None:
 
 
 def _hint(text: str) -> str:
-    """What may have been meant where Hydra does not find something."""
+    """A suggestion for a key or a member that Hydra does not find."""
     key = re.search(r"Could not override '([^']+)'", text)
     if key:
         return did_you_mean(key[1], keys(Config)) or _named_like(key[1])
@@ -67,7 +67,7 @@ def _hint(text: str) -> str:
 
 
 def check_words(overrides: Sequence[str]) -> None:
-    """Refuse words that Hydra's grammar does not know, which it answers with the name of a parser's class."""
+    """Refuse words outside Hydra's grammar, for which it would only name a parser class."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -84,13 +84,13 @@ def check_words(overrides: Sequence[str]) -> None:
         except HydraException as error:
             key, _, value = word.partition("=")
             raise ConfigError(
-                f"the overrides cannot be applied: the value of {key!r} cannot be read, {value!r}; put a text with "
+                f"the overrides cannot be applied: the value of {key!r} cannot be read, {value!r}; put a string with "
                 f"special characters in quotes, \"{key}='…'\""
             ) from error
 
 
 def _named_like(name: str) -> str:
-    """The keys that end like a word, for those who leave the group out: ``epochs`` is ``trainer.max_epochs``."""
+    """Keys that end with a word, in case the group was left out: ``epochs`` is ``trainer.max_epochs``."""
     found = [key for key in keys(Config) if name and key.rpartition(".")[2].endswith(name)]
     return f" (did you mean {' or '.join(f'{key}=…' for key in found[:3])}?)" if found else ""
 
@@ -115,7 +115,7 @@ def load(path: Path) -> Config:
         found = OmegaConf.load(path)
         if not OmegaConf.is_dict(found) or not found:
             raise ConfigError(f"{path} cannot be read: it holds no keys; copy it again from its origin")
-        # A resolved config has none left, and one that reads the environment of whoever opens it is not to be trusted.
+        # A resolved config has no interpolations, and one that reads the environment of the reader cannot be trusted.
         if "${" in OmegaConf.to_yaml(found):
             raise ConfigError(f"{path} cannot be read: it is not resolved, it holds ${{…}}; write the value there")
     except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
@@ -158,7 +158,7 @@ def checked(composed: Any) -> Config:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says; Hydra raises some without a word, and their cause knows."""
+    """The message of an error, or of its cause: some Hydra errors have no message."""
     text = str(error).strip()
     if not text and error.__cause__ is not None:
         return first_line(error.__cause__)

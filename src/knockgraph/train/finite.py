@@ -15,7 +15,7 @@ from knockgraph.train.schema import Config
 
 
 class Finite(Callback):
-    """Looks at the loss whenever a step is logged, and at the weights whenever they are saved.
+    """Checks the loss whenever a step is logged, and the weights whenever they are saved.
 
     At those moments the host waits for the device anyway; the steps between them stay free of it. A loss that is not
     finite makes every weight that has a gradient NaN, and with the weights every later loss, so none is missed.
@@ -33,7 +33,7 @@ class Finite(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Keep the loss where it is."""
+        """Keep the loss on its device."""
         self._loss = outputs.get("loss") if isinstance(outputs, dict) else None
 
     def between_batches(self, trainer: Trainer) -> None:
@@ -61,10 +61,10 @@ class Finite(Callback):
 
     def _diverged(self, what: str, trainer: Trainer) -> NotFiniteError:
         resumable = checkpoints.any_saved(self.directory / "checkpoints")
-        kept = f"the last good state is saved: go on from it with knockgraph train run_dir={self.directory} resume=true"
+        kept = f"the last good state is kept: continue with knockgraph train run_dir={self.directory} resume=true"
         return NotFiniteError(
             f"{what} is NaN or infinite after step {trainer.global_step:,}, so the training has stopped; "
-            f"{kept if resumable else 'start anew with'} optimizer.lr={self.config.optimizer.lr / 10:.3g}"
+            f"{kept if resumable else 'start again with'} optimizer.lr={self.config.optimizer.lr / 10:.3g}"
             f"{' or trainer.precision=32-true' if self.config.trainer.precision == 'bf16-mixed' else ''}"
         )
 

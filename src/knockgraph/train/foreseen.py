@@ -1,4 +1,4 @@
-"""Errors that libraries raise in a training and that can be foreseen: each becomes one sentence with a way out."""
+"""Expected errors of libraries during training: each becomes one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from knockgraph.train.checkpoints import any_saved
 from knockgraph.train.memory import is_out_of_memory
 from knockgraph.train.schema import Config
 
-_SHORTAGE = "too little memory, shared memory (/dev/shm) or open files (ulimit -n), or somebody killed it"
+_SHORTAGE = "too little memory, shared memory (/dev/shm) or open files (ulimit -n), or it was killed"
 _LATE = ("timed out", "timeout", "time out")
 _GONE = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "nccl", "gloo")
 
@@ -34,14 +34,14 @@ def explained(config: Config, directory: Path) -> Iterator[None]:
 
 
 def _sentence(error: Exception, config: Config) -> str | None:
-    """What has happened, with a place for how to go on."""
+    """What happened, with a placeholder for how to continue."""
     text = str(error)
     first = text.splitlines()[0].rstrip(". ").replace("{", "(").replace("}", ")") if text else ""
     lower = text.lower()
     if "loading state_dict" in text or "loaded state dict" in text:
         return (
             "the checkpoint does not fit the model of config.yaml, which has been changed since the run was started; "
-            "put the values of that time back, or start a new run"
+            "restore the original values, or start a new run"
         )
     if "without overflow" in text:
         return f"config key 'optimizer.lr': steps of a learning rate of {config.optimizer.lr:g} overflow; lower it"
@@ -54,11 +54,11 @@ def _sentence(error: Exception, config: Config) -> str | None:
     if config.trainer.devices * config.trainer.num_nodes > 1:
         if any(word in lower for word in _LATE):
             return (
-                f"a process of this run has not answered for {config.trainer.process_timeout} s "
+                f"a process of this run has not responded for {config.trainer.process_timeout} s "
                 "(trainer.process_timeout): it hangs, or its machine does; {how}"
             )
         if any(word in lower for word in _GONE):
-            return "another process of this run has ended, and this one cannot go on alone; {how}"
+            return "another process of this run has ended, and this one cannot continue alone; {how}"
     return None
 
 

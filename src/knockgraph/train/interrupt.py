@@ -42,11 +42,11 @@ class InterruptedRun(KeyboardInterrupt):
     def __str__(self) -> str:
         what = "interrupted" if self.by == signal.SIGINT else f"stopped by {self.by.name}"
         todo = f"continue with: knockgraph train run_dir={self.directory} resume=true"
-        return f"{what}; {todo if self.resumable else 'there is no checkpoint yet, start anew'}"
+        return f"{what}; {todo if self.resumable else 'there is no checkpoint yet; start the run again'}"
 
 
 class Interrupt(pl.Callback):
-    """Saves and raises ``KeyboardInterrupt`` after the optimizer step that is under way.
+    """Saves and raises ``KeyboardInterrupt`` after the current optimizer step.
 
     In the middle of a step it could hit a library that holds a lock (TensorBoard's queue does, at every logged step),
     and the shutdown would then wait for that lock for ever. Several processes hear a signal at different steps, so they
@@ -68,7 +68,7 @@ class Interrupt(pl.Callback):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside the block the signals are ours, unless somebody else handles or ignores them (``nohup``)."""
+        """Handle the signals inside the block, unless they are already handled or ignored (``nohup``)."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -87,12 +87,12 @@ class Interrupt(pl.Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         again, self.asked = self.asked is not None, self.asked or signal.Signals(number)
-        # torchrun passes Ctrl-C on, so that each of its processes hears it twice.
+        # torchrun forwards Ctrl-C, so each of its processes receives it twice.
         if not self.training or (again and not self._several):
             raise KeyboardInterrupt
 
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Lightning has put a handler of its own in front: it talks to the other processes in the middle of a step."""
+        """Replace Lightning's handler, which communicates with the other processes in the middle of a step."""
         self._take()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -118,7 +118,7 @@ class Interrupt(pl.Callback):
     def on_validation_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """The whole validation is made again."""
+        """The whole validation is repeated on resume."""
         if not self._several and not trainer.sanity_checking:
             self._obey(trainer, moments.VALIDATION)
 
@@ -129,6 +129,6 @@ class Interrupt(pl.Callback):
 
     def _obey(self, trainer: pl.Trainer, moment: str) -> None:
         if any_rank(trainer, self.asked is not None):
-            self.asked = self.asked or signal.SIGTERM  # another process heard it
+            self.asked = self.asked or signal.SIGTERM  # another process received it
             self.save(trainer, moment)
             raise KeyboardInterrupt

@@ -25,8 +25,7 @@ from knockgraph.screen import PerturbationBatch
 if TYPE_CHECKING:
     from knockgraph.train.task import Task
 
-# Mean cosine after the last layer. What all genes have in common does no harm by itself: a model that learns may come
-# close to 1, one that does not has lost the rest.
+# Mean cosine after the last layer. A common component is harmless in itself: a model that learns may come close to 1.
 COLLAPSED, COLLAPSED_AND_GUESSING = 0.999, 0.99
 NOISY = 0.5  # rounding, as a share of z_p
 _SAMPLES = 4  # experiments that are looked at
@@ -181,8 +180,8 @@ def judged(found: dict[str, float], task: Task, guessing: bool) -> dict[str, str
     if last > (COLLAPSED_AND_GUESSING if guessing else COLLAPSED):
         tries = (["model.options.messages.residual=true"] if without else []) + ["fewer layers", lr]
         said["collapse"] = (
-            f"the genes' states have become alike (mean cosine {last:.3f} after layer {len(layers)}, "
-            f"{found['cosine_input']:.3f} before the first), so that the model cannot tell one gene from another; try "
+            f"the gene states have become nearly identical (mean cosine {last:.3f} after layer {len(layers)}, "
+            f"{found['cosine_input']:.3f} before the first), so the model cannot distinguish genes; try "
             + _either(tries)
         )
     noise = found.get("z_p_noise", 0.0)
@@ -191,14 +190,14 @@ def judged(found: dict[str, float], task: Task, guessing: bool) -> dict[str, str
         tries = ["trainer.precision=32-true" if precision == "bf16-mixed" else "trainer.precision=64-true"]
         tries += ["model.options.messages.residual=true"] if without else [lr]
         said["noise"] = (
-            f"rounding in {precision} is {noise:.0%} of z_p, the change that a deletion makes, so that the model sees "
-            f"little but noise; try {_either(tries)}"
+            f"rounding in {precision} is {noise:.0%} of z_p, the effect of a deletion, so the model sees "
+            f"mostly noise; try {_either(tries)}"
         )
     return said
 
 
 def not_learned(task: Task, epochs: int) -> dict[str, str]:
-    """Kind → sentence, where the last validation's predictions say no more than guessing."""
+    """Kind → sentence, if the last validation is no better than guessing."""
     if task.validated is None:
         return {}
     prediction, target = (x.double() for x in task.validated)

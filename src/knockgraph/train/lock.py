@@ -29,7 +29,7 @@ class RunLock:
         self._handle: int | None = None
 
     def acquire(self) -> None:
-        """Take it, or refuse in one sentence; nothing if it is held already."""
+        """Acquire the lock or raise an error; do nothing if it is already held."""
         while self._handle is None:
             try:
                 handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -42,7 +42,7 @@ class RunLock:
                     owner = os.read(handle, 200).decode(errors="replace").strip() or "another process"
                     os.close(handle)
                     raise KnockgraphError(
-                        f"{self.directory} is in use: {owner} trains into it; wait until it has ended, or choose "
+                        f"{self.directory} is in use: {owner} is training there; wait until it ends, or choose "
                         "another run_dir"
                     ) from error
                 # A file system without locks is used as it is.
@@ -60,7 +60,7 @@ class RunLock:
             return False
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         if self._handle is not None:
             self.path.unlink(missing_ok=True)
             os.close(self._handle)

@@ -1,4 +1,4 @@
-"""How much memory a batch takes: predicted from two small ones, told before it is taken."""
+"""The memory of a batch, predicted from two small ones and reported before allocation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def predict_peak(
     Args:
         step: Runs a step of the given batch size.
         batch_size: The one to predict.
-        probes: Two small batch sizes that are really run.
+        probes: Two small batch sizes to run.
         device: On a CUDA device its allocator is asked, which also knows what kernels need inside; on the host tensors
             are counted, and :data:`HOST_MARGIN` is added. Without a device: tensors alone.
     """
@@ -157,7 +157,7 @@ def explained(
 def check_training(
     step: Callable[[int], Any], batch_size: int, strategy: str, device: torch.device, say: Callable[[str], None]
 ) -> None:
-    """Say what a training step will take on a CUDA device, and refuse a batch that cannot fit before it is tried."""
+    """Report the memory of a training step on a CUDA device, and refuse a batch that cannot fit."""
     if device.type != "cuda" or batch_size <= 8:
         return
     with explained(batch_size, strategy, device):

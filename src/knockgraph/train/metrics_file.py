@@ -1,4 +1,4 @@
-"""``metrics.csv`` of a run: a resumed run continues it. Lightning's own logger would delete it and start anew."""
+"""``metrics.csv`` of a run: a resumed run continues it. Lightning's own logger would delete it."""
 
 from __future__ import annotations
 

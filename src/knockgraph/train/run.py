@@ -3,8 +3,8 @@
 A run directory holds::
 
     config.yaml           the resolved config
-    cell.cellgraph        the cell graph, so that the directory predicts by itself
-    data.split            which experiments trained, validated and tested
+    cell.cellgraph        the cell graph, so that prediction needs no other file
+    data.split            the training, validation and test parts
     metrics.csv           one row per logged step and epoch (TensorBoard events beside it)
     checkpoints/          last, previous, best-error, best-score
     predictions.parquet   the test part: genes, measured, predicted

@@ -28,7 +28,7 @@ class SplitConfig:
     seed: int = 0
     fractions: list[float] = field(default_factory=lambda: [0.8, 0.1, 0.1])
     unseen: str = "one"  # unseen-genes: one | any | all
-    held_out: float = 0.1  # unseen-genes: share of the genes held out for val and for test
+    held_out: float = 0.1  # unseen-genes: fraction of the genes held out for val and for test
     folds: int = 5
     fold: int = 0
     subset: int | None = None
@@ -68,7 +68,7 @@ class DataConfig:
 
 @dataclass
 class LoaderConfig:
-    """How batches come about."""
+    """How batches are made."""
 
     batch_size: int = 32  # per process
     num_workers: int = 0
@@ -103,14 +103,14 @@ class SchedulerConfig:
     name: str = "cosine"  # cosine | plateau | none
     warmup_steps: int = 50
     cycles: int = 1  # cosine: warm restarts over the run
-    min_factor: float = 0.02  # cosine: smallest share of lr
+    min_factor: float = 0.02  # cosine: smallest fraction of lr
     factor: float = 0.5  # plateau
     patience: int = 5  # plateau
 
 
 @dataclass
 class TrainerConfig:
-    """How long, where, and with what care."""
+    """Length of the training, devices, precision and logging."""
 
     max_epochs: int = 7
     max_steps: int = -1
@@ -316,7 +316,7 @@ def with_options_spelled_out(config: Config) -> Config:
 
 
 def check_baselines(config: Config) -> None:
-    """Refuse baselines that are not there; what was trained predicts without them."""
+    """Refuse unknown baselines; prediction does not need them."""
     for name in config.trainer.baselines:
         _named("trainer.baselines", "baseline", name)
 

@@ -100,7 +100,7 @@ class Task(LightningModule):
         assert isinstance(model, CellModel)
         if self.strategy.exact_for(model.hops):
             return None
-        reach = "does not state how far it reaches" if model.hops is None else f"reaches {model.hops} hops"
+        reach = "does not state its number of hops" if model.hops is None else f"reaches {model.hops} hops"
         return (
             f"the strategy {self.strategy.name} is approximate with these options: the model "
             f"{self.config.model.name} {reach} from a deletion, beyond what is recomputed"
@@ -124,7 +124,7 @@ class Task(LightningModule):
         return model.columns(batch)
 
     def told(self, prediction: Tensor, deleted: Tensor) -> Tensor:
-        """Predictions as they are told: in original units (classes: probabilities), 0 where that is the definition.
+        """Predictions for output: in original units (classes: probabilities), 0 where the definition requires it.
 
         Args:
             prediction: ``[samples, outputs]`` in label units, on the host.
@@ -213,7 +213,7 @@ class Task(LightningModule):
         self._recorded = None
 
     def on_after_backward(self) -> None:
-        """Give borrowed buffers back."""
+        """Release the perturbed graphs."""
         with phase(MASKS, "give back"):
             self._open.close()
 
@@ -295,7 +295,7 @@ class Task(LightningModule):
 
     def _total_steps(self) -> int:
         t = self.config.trainer
-        loaded = self.trainer.estimated_stepping_batches  # it knows nothing of the accumulation schedule
+        loaded = self.trainer.estimated_stepping_batches  # it ignores the accumulation schedule
         if t.max_epochs == -1:
             return int(loaded)
         steps = optimizer_steps(int(self.trainer.num_training_batches), t.max_epochs, t.accumulate)
@@ -374,7 +374,7 @@ def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) ->
     try:
         return create(name, *arguments, **options)
     except TypeError as error:  # another one's class, whose signature does not say its types
-        raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be made: {error}") from error
+        raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be created: {error}") from error
 
 
 def all_ranks(state: Any) -> list[Any]:

@@ -61,7 +61,7 @@ class GATv2Conv(nn.Module):
     def of_channels(cls, channels: int, heads: int = 1) -> Self:
         """With as many channels of x and y, the heads side by side."""
         if channels % heads:
-            raise ModelError(f"{channels} channels cannot be shared by {heads} heads; choose a divisor")
+            raise ModelError(f"{channels} channels cannot be divided among {heads} heads; choose a divisor")
         return cls(channels, channels // heads, heads)
 
     def reset_parameters(self) -> None:
