@@ -103,7 +103,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "source": {
         "demo": "knockgraph.sources.demo:Demo",
         "yeast-scale": "knockgraph.sources.yeast_scale:YeastScale",
-        "tables": "knockgraph.sources.tables:Tables",
+        "tables": "knockgraph.sources.graph_tables:Tables",
         "table": "knockgraph.sources.tables:Table",
         "yeast": "knockgraph.sources.presets:Yeast",
         "yeast-lite": "knockgraph.sources.presets:YeastLite",
