@@ -48,7 +48,7 @@ def read_workbook(file: Path, sheet: str | None) -> tuple[str, dict[str, pa.Arra
         raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
     if sheet is None and len(filled) == 1:
         sheet = next(iter(filled))
-    if sheet not in filled:
+    if sheet is None or sheet not in filled:
         what = f"has no sheet {sheet!r}" if sheet is not None else "has several sheets"
         what = what if filled else "holds nothing"
         raise FileFormatError(f"{file} {what}; choose with --sheet: {listed(list(filled), 'or', 10) or 'none'}")

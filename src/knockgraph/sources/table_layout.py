@@ -129,7 +129,12 @@ def understand(
                 row = _odd(sample[name], decimal)
                 raise not_numeric(place(row), name, sample[name][row], "correct it or choose another column")
         return Layout(genes, wanted, statistics, source, aside, join, decimal)
+    empty = {name for name, kind in kinds.items() if kind == "empty"}
+    if "number" in kinds.values():
+        kinds = {name: kind for name, kind in kinds.items() if name not in empty}
     phenotypes, statistics, aside = _by_kind(place, kinds, sample, decimal)
+    rows = len(sample[genes[0]])
+    aside |= {name: f"empty in the first {rows:,} rows" for name in columns if name in empty and name not in kinds}
     if not phenotypes:
         texts = {name: next(filter(None, sample[name]), "") for name, why in aside.items() if why == "text"}
         shown = ", ".join(f"{name!r} holds {str(text)[:30]!r}" for name, text in list(texts.items())[:3])
@@ -302,14 +307,17 @@ def _statistics(phenotypes: Sequence[str], numbers: Sequence[str]) -> dict[str, 
         dotted = next((p for p in phenotypes if name != p and name.startswith(f"{p}.")), None)
         if dotted is not None and len(name) > len(dotted) + 1:
             found[name] = (dotted, name[len(dotted) + 1 :])
+    for name in numbers:
+        for p in phenotypes:
+            said = fold(name).removeprefix(f"{fold(p)} ")
+            word = _statistic_word(said) if said != fold(name) else None
+            if name not in found and p not in found and word and (p, word) not in found.values():
+                found[name] = (p, word)
     own = [p for p in phenotypes if p not in found]
     for name in numbers:
-        folded = fold(name)
-        for p in own:
-            said = folded.removeprefix(f"{fold(p)} ") if folded.startswith(f"{fold(p)} ") else ""
-            word = _statistic_word(said) or (_statistic_word(folded) if len(own) == 1 and name != p else None)
-            if name not in found and word and (p, word) not in found.values():
-                found[name] = (p, word)
+        word = _statistic_word(fold(name))
+        if len(own) == 1 and name not in (*found, *own) and word and (own[0], word) not in found.values():
+            found[name] = (own[0], word)
     return found
 
 

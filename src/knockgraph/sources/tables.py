@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 _SHOWN = 8  # columns in a list
+_BETWEEN = "\x1f"  # genes, where no sign of the cells may be in the way
 
 
 @dataclass
@@ -246,8 +247,10 @@ def _written(block: pa.RecordBatch, layout: Layout) -> pa.Array:
         is_wild = pc.is_in(lower, pa.array(sorted(WILD_TYPES)))
         none = pc.or_(is_wild, pc.is_in(lower, pa.array(sorted(MISSING))))
         wild = pc.or_(wild, is_wild)
-        genes.append(pc.if_else(none, pa.scalar(None, pa.string()), texts))
-    joined = pc.binary_join_element_wise(*genes, "+", null_handling="skip")
+        genes.append(pc.if_else(none, "", texts))
+    # Not with nulls that are skipped: where all of them are null, pyarrow 26 leaves out the row.
+    joined = pc.utf8_trim(pc.binary_join_element_wise(*genes, _BETWEEN), _BETWEEN)
+    joined = pc.replace_substring_regex(joined, f"{_BETWEEN}+", "+")
     return pc.if_else(pc.and_(pc.equal(joined, ""), wild), "WT", joined)
 
 
