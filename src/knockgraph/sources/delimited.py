@@ -285,9 +285,7 @@ class DelimitedFile:
         number = 0
         while raw := stream.readline(LONGEST_LINE):
             if len(raw) == LONGEST_LINE:
-                raise FileFormatError(
-                    f"{self.path}, line {number + 1}: it does not end within {LONGEST_LINE:,} bytes; is it text?"
-                )
+                raise does_not_end(self.path, number + 1)
             for line in raw.splitlines():
                 number += 1
                 yield number, line
@@ -303,6 +301,11 @@ class DelimitedFile:
         return FileFormatError(
             f"{self.path} is damaged or incomplete ({str(error) or type(error).__name__}); get the file again"
         )
+
+
+def does_not_end(path: Path, number: int) -> FileFormatError:
+    """The error of a line that is too long to be read."""
+    return FileFormatError(f"{path}, line {number}: it does not end within {LONGEST_LINE:,} bytes; is it text?")
 
 
 def members(path: Path) -> list[str] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from knockgraph.errors import FileFormatError
-from knockgraph.sources.delimited import LONGEST_LINE, DelimitedFile
+from knockgraph.sources.delimited import LONGEST_LINE, DelimitedFile, does_not_end
 from knockgraph.sources.table_layout import is_number, names_genes
 
 DELIMITERS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
@@ -123,7 +123,8 @@ class _WholeLines:
     def __init__(self, stream: IO[bytes], table: TextTable) -> None:
         self._stream = stream
         self._table = table
-        self._rest = b""
+        self._rest: list[bytes] = []
+        self._number = 1
         self._decode: Any = None
         self._ended = False
 
@@ -135,12 +136,15 @@ class _WholeLines:
             if self._decode is None:
                 self._decode = _decoder(chunk)
                 chunk = chunk.removeprefix(codecs.BOM_UTF8)
-            rest = self._rest + self._decode(chunk, self._ended)
-            end = len(rest) if self._ended else 1 + max(rest.rfind(b"\n"), rest.rfind(b"\r"))
-            end = end or (len(rest) if len(rest) > LONGEST_LINE else 0)  # whoever reads it refuses it
-            lines, self._rest = rest[:end], rest[end:]
+            chunk = self._decode(chunk, self._ended)
+            end = len(chunk) if self._ended else 1 + max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
+            lines = b"".join([*self._rest, chunk[:end]]) if end or self._ended else b""
+            self._rest = [chunk[end:]] if end or self._ended else [*self._rest, chunk]
             if lines:
+                self._number += lines.count(b"\n")
                 return self._as_utf8(lines)
+            if sum(map(len, self._rest)) > LONGEST_LINE:
+                raise does_not_end(self._table.path, self._number)
         return b""
 
     def start(self, size: int) -> tuple[str, bool]:
