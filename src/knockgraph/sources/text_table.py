@@ -28,6 +28,7 @@ _MOST_TITLES = 10  # lines above the header that are no comments
 _COMMENT = re.compile(rb"(?:^|(?<=[\r\n]))[#%][^\r\n]*")
 _BLANKS = re.compile(rb'("[^"\r\n]*")|[ \t]+')
 _EXCEL_HINT = re.compile(r'^"?sep=(.)"?$', re.IGNORECASE)
+_HARD_SPACE = "\u00a0".encode()  # of word processors and web pages; nobody means it
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _Numbered = tuple[int, str]
 
@@ -161,8 +162,8 @@ class _WholeLines:
         try:
             lines.decode("utf-8")
         except UnicodeDecodeError:
-            return b"".join(map(self._one_as_utf8, lines.splitlines(keepends=True)))
-        return lines
+            lines = b"".join(map(self._one_as_utf8, lines.splitlines(keepends=True)))
+        return lines.replace(_HARD_SPACE, b" ")
 
     def _one_as_utf8(self, line: bytes) -> bytes:
         try:
