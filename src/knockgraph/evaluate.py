@@ -37,7 +37,6 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
     _check_labels(data, task, directory, say)
-    data.collate = task.strategy.collate
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
         try:
             task.strategy.open(directory / "store")
@@ -173,7 +172,7 @@ def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
     values = []
     task.eval()
     with torch.no_grad():
-        for batch in data.loader(part, shuffle=False):
+        for batch in data.loader(part, False, task.strategy):
             values.append(task(batch.to(task.device)).values.cpu())  # noqa: PERF401
     return torch.cat(values)
 

@@ -344,7 +344,7 @@ def test_a_strategy_that_was_told_too_few_layers_is_refused(tmp_path: Path) -> N
         "strategy=neighborhood",
     ]
     options += ["strategy.options.hops=1", "strategy.options.layers=1"]
-    with pytest.raises(kg.StrategyError, match=r"told layers=1, but this model reaches 3 hops.*set hops=3"):
+    with pytest.raises(kg.StrategyError, match=r"given layers=1, but this model reaches 3 hops.*set hops=3"):
         train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
 
 

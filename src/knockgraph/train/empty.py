@@ -36,7 +36,7 @@ class EmptyTask(Task):
         return torch.zeros(batch.num_samples, outputs, dtype=kind, device=batch.perturbation_indices.device)
 
     def _loss_of(self, batch: PerturbationBatch) -> LossParts:
-        self._perturbed(batch)
+        self.perturbed(batch)
         with phase(FORWARD):
             values = self._zeros(batch)
         with phase(LOSS):

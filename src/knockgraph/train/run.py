@@ -130,7 +130,6 @@ def _fit(
     data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
-    data.collate = task.strategy.collate
     trainer = make_trainer(config, directory, folder, say)
     if config.trainer.profile != "off":
         watch(config, trainer, len(data.rows["train"]), directory)
@@ -298,7 +297,8 @@ def _directory(config: Config) -> Path:
 
 
 def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Task:
-    """The task that the config names."""
+    """The task that the config names, with the weights of its seed: the same on every rank and for every strategy."""
+    torch.manual_seed(config.seed)
     with foreseen.model_that_fits(config):
         return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
 

@@ -40,6 +40,7 @@ class Task(LightningModule):
     Attributes:
         graph: The cell graph.
         phenotypes: What is predicted, in the order of the outputs.
+        replays: Whether steps were replayed from a recorded CUDA graph.
         validated: Predictions and targets (label units) of the last validation, of all ranks.
         warnings: What looks as if the run had not learned, see :mod:`knockgraph.train.learning`.
     """
@@ -59,7 +60,6 @@ class Task(LightningModule):
         self.graph = graph
         self.graph_hash = graph.fingerprint()
         self.num_genes = graph.num_genes
-        torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
         options = models.with_outputs(config.model.name, config.model.options, len(self.phenotypes))
         self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
@@ -75,6 +75,7 @@ class Task(LightningModule):
         self._outputs: list[tuple[Tensor, Tensor, Tensor]] = []
         self._to_restore: dict[str, Any] | None = None
         self._recorded: GraphedModel | None = None
+        self.replays = False
         if config.trainer.compile:
             self.model.compile(dynamic=False)
 
@@ -163,11 +164,11 @@ class Task(LightningModule):
     def _predicted(self, batch: PerturbationBatch) -> Prediction:
         """In training: a replay of what was recorded where that is possible."""
         if self._recorded is None and self._records():
-            self._recorded = self._record()
+            self._recorded, self.replays = self._record(), True
         if self._recorded is not None and self._recorded.takes(batch):
             with phase(FORWARD):
                 return self._recorded(batch)
-        view = self._perturbed(batch)
+        view = self.perturbed(batch)
         with phase(FORWARD):
             prediction: Prediction = self.model(view, batch)
         return prediction
@@ -182,10 +183,10 @@ class Task(LightningModule):
         """Made in the first step, when everything is where it will be trained."""
         samples = self.config.loader.batch_size
         data = getattr(self.trainer, "datamodule", None)
-        most = 3 if data is None else int((data.bound.host_ptr[1:] - data.bound.host_ptr[:-1]).max(initial=1))
+        most = getattr(data, "most_deletions", 3)
         return GraphedModel(self.model, self.strategy, samples, samples * most)
 
-    def _perturbed(self, batch: PerturbationBatch) -> PerturbedGraphs:
+    def perturbed(self, batch: PerturbationBatch) -> PerturbedGraphs:
         """The view of the batch, open until the backward pass is done."""
         with phase(MASKS):
             self._open.close()
