@@ -29,7 +29,7 @@ class GraphedModel:
     how many deletions each sample has, runs as it always does.
 
     The backward pass sets (or adds to) the parameters' ``grad`` itself, all at once, instead of handing autograd one
-    gradient after the other; hooks on the parameters, such as DDP's, do not see it.
+    gradient after the other; hooks on the parameters, such as those of ``DistributedDataParallel``, do not see it.
 
     Args:
         model: The model, in training mode.

@@ -22,6 +22,7 @@ from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train.metrics import gather_rows, headline, metrics_of
+from knockgraph.train.ranks import mean_over_ranks
 from knockgraph.train.schema import Config
 from knockgraph.words import counted
 
@@ -140,12 +141,19 @@ class Task(LightningModule):
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
         parts = self._loss_of(batch)
-        with phase(LOGGING, "log_dict"):
-            logged = {"loss": parts.total.detach(), **(parts.parts if len(parts.parts) > 1 else {})}
-            # The mean over ranks is the value of the step.
-            self.log_dict({f"train/{k}": v for k, v in logged.items()}, batch_size=batch.num_samples, sync_dist=True)
+        if self._is_logged():
+            with phase(LOGGING, "log_dict"):
+                values = {"loss": parts.total.detach(), **(parts.parts if len(parts.parts) > 1 else {})}
+                # The mean over ranks is the value of the step.
+                values = mean_over_ranks({f"train/{name}": value for name, value in values.items()})
+                self.log_dict(values, batch_size=batch.num_samples)
         total: Tensor = parts.total
         return total
+
+    def _is_logged(self) -> bool:
+        """Whether the loggers will be told about this batch: the last one of every nth optimizer step."""
+        trainer = self.trainer
+        return not trainer.fit_loop._should_accumulate() and trainer._logger_connector.should_update_logs
 
     def _loss_of(self, batch: PerturbationBatch) -> LossParts:
         prediction = self._predicted(batch)
@@ -173,10 +181,8 @@ class Task(LightningModule):
         return prediction
 
     def _records(self) -> bool:
-        # DDP's hooks would not see the gradients.
         t = self.config.trainer
-        alone = t.cuda_graph and not t.compile and self.trainer.world_size == 1
-        return alone and can_be_graphed(self.model, self.strategy, self.device)
+        return t.cuda_graph and not t.compile and can_be_graphed(self.model, self.strategy, self.device)
 
     def _record(self) -> GraphedModel:
         """Made in the first step, when everything is where it will be trained."""
