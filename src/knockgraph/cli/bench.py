@@ -157,6 +157,9 @@ def bench_step(
     repeats: Annotated[int, typer.Option(min=1, help="Timed steps, after the warm-up.")] = 10,
     channels: Annotated[int, typer.Option(min=1, help="Channels of all states.")] = 64,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the hetero model.")] = 3,
+    ddp: Annotated[
+        bool, typer.Option("--ddp", help="Also with the gradient exchange of several GPUs, in a process group of one.")
+    ] = False,
     html: Html = None,
     json_: Json = None,
 ) -> None:
@@ -171,10 +174,10 @@ def bench_step(
     sizes = batch_size or ([28, 64, 128, 256] if device == "cuda" else [28])
     with busy("generating the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
-        report = run(graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, say)
+        report = run(graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, ddp, say)
     out.print(report_step.conditions(report))
     _print_table(report_step.HEADINGS, report_step.rows(report))
-    for line in [report_step.limits(report), *report_step.predictions(report)]:
+    for line in [report_step.limits(report), *report_step.predictions(report), *report_step.exchanges(report)]:
         out.print(line)
     write_text(html, report_step.html, report)
     write_json(json_, report)

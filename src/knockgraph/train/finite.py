@@ -11,7 +11,7 @@ from torch import Tensor
 
 from knockgraph.errors import NotFiniteError
 from knockgraph.train import checkpoints
-from knockgraph.train.ranks import any_rank
+from knockgraph.train.exchange import any_rank
 from knockgraph.train.schema import Config
 
 

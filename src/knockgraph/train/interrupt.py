@@ -13,7 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from knockgraph.train import moments
-from knockgraph.train.ranks import any_rank
+from knockgraph.train.exchange import any_rank
 
 STOPPED = 75  #: exit code of a run that a signal other than Ctrl-C has stopped (EX_TEMPFAIL: try again)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)

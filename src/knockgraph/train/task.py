@@ -21,8 +21,8 @@ from knockgraph.models.model import CellModel, Prediction
 from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
+from knockgraph.train.exchange import mean_over_ranks
 from knockgraph.train.metrics import gather_rows, headline, metrics_of
-from knockgraph.train.ranks import mean_over_ranks
 from knockgraph.train.schema import Config
 from knockgraph.words import counted
 
