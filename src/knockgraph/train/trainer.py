@@ -21,14 +21,13 @@ from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.strategies import placement
-from knockgraph.train import checkpoints, slurm, wandb_run
-from knockgraph.train.empty import EMPTY
+from knockgraph.train import saving, slurm, wandb_run
 from knockgraph.train.finite import Finite
 from knockgraph.train.learning import Learning
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
 from knockgraph.train.ranks import Ranks
-from knockgraph.train.schema import Config
+from knockgraph.train.schema import EMPTY, Config
 
 # What is monitored → the file of the best, and whether larger is better.
 _BEST_REGRESSION = {"val/mse": ("best-error.ckpt", False), "val/pearson": ("best-score.ckpt", True)}
@@ -157,7 +156,7 @@ def make_trainer(
         LearningRate(config.optimizer.lr),
         finite,
         *([] if config.task in EMPTY else [Learning(say)]),  # before the checkpoints, which hold what it said
-        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
+        saving.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
     ]
     if t.accumulate != {0: 1}:
         used.append(Accumulation(t.accumulate))
@@ -187,7 +186,7 @@ def make_trainer(
         gradient_clip_val=t.gradient_clip,
         logger=loggers,
         callbacks=used,
-        plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *cluster],
+        plugins=[saving.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *cluster],
         enable_checkpointing=False,  # ours above: without pickle, verified
         enable_progress_bar=t.progress_bar,
         enable_model_summary=False,
