@@ -183,6 +183,30 @@ def bench_step(
     write_json(json_, report)
 
 
+@bench_app.command("tune")
+def bench_tune(
+    repeats: Annotated[int, typer.Option(min=1, help="Timed calls for each candidate.")] = 10,
+    keep: Annotated[bool, typer.Option(help="Keep the result in the cache folder, to be used from now on.")] = True,
+    json_: Json = None,
+) -> None:
+    """Time the fused kernels with other tiles than the default ones on this GPU, and keep the fastest.
+
+    Example: knockgraph bench tune --json tune.json
+    """
+    from knockgraph.bench import tune
+
+    check_device("cuda")
+    with busy("making the operands") as say:
+        report = tune.bench_tune(repeats=repeats, progress=say)
+    _print_table(("kernel", "default", "tuned"), tune.rows(report))
+    for r in report["results"]:
+        before, after = (f"{r[key]:,.2f}" if r[key] is not None else "–" for key in ("default_ms", "tuned_ms"))
+        out.print(f"{r['family']}, forward and backward: {before} ms with the default tiles, {after} ms tuned")
+    if keep:
+        out.print(f"kept in {tune.keep(report)}")
+    write_json(json_, report)
+
+
 @bench_app.command("learn")
 def bench_learn(
     overrides: Annotated[
