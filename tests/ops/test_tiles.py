@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,23 @@ def test_the_result_does_not_depend_on_the_tile() -> None:
             results.append(pairs + test_relation_mlp.run(by_relation, dy.expand(2, -1, -1), "triton"))
     test_pairwise.compare(*results, 1e-5)
     assert not tiles._trial
+
+
+@needs_triton
+def test_what_is_timed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the interpreter, with few candidates; a tile that does not fit is passed over."""
+    monkeypatch.setattr(tune, "_changes", lambda name, start: [("TILE", 16)] if name == "pairs" else [])
+    monkeypatch.setattr(tiles, "KERNELS", {n: replace(k, tile={**k.tile, "TILE": 32}) for n, k in KERNELS.items()})
+    few = Card("NVIDIA RTX", 101_376, 2)
+    said: list[str] = []
+    report = tune.bench_tune(test_pairwise.DEVICE, 20, 2, 16, 16, repeats=1, card=few, progress=said.append)
+    assert said == ["pairs: tile 16, num_warps 4, num_stages 2, maxnreg 168"]
+    assert all(r["default_ms"] > 0 for r in report["results"])
+
+    class OutOfResources(Exception):  # noqa: N818
+        pass
+
+    def fails() -> None:
+        raise OutOfResources
+
+    assert tune._timed(fails, {}, 1) is None

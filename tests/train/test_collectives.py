@@ -53,16 +53,21 @@ def collectives(directory: Path, *overrides: str) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        pytest.param([*HETERO, UNLOGGED], {"allreduce": 4}, id="mse"),
-        pytest.param([*HETERO, UNLOGGED, "trainer.accumulate={0:2}"], {"allreduce": 2}, id="mse, accumulated"),
+        pytest.param([*HETERO, UNLOGGED], {"allreduce": 4}, id="mse", marks=pytest.mark.full),
+        pytest.param(
+            [*HETERO, UNLOGGED, "trainer.accumulate={0:2}"],
+            {"allreduce": 2},
+            id="mse, accumulated",
+            marks=pytest.mark.full,
+        ),
         pytest.param([*HETERO, "trainer.log_every_n_steps=1"], {"allreduce": 12}, id="mse, every step logged"),
-        pytest.param([*GATHERED, UNLOGGED], {"allreduce": 4, "allgather": 4}, id="composite"),
+        pytest.param([*GATHERED, UNLOGGED], {"allreduce": 4, "allgather": 4}, id="composite", marks=pytest.mark.full),
         pytest.param(
             [*GATHERED, UNLOGGED, "trainer.accumulate={0:2}"],
             {"allreduce": 2, "allgather": 4},
             id="composite, accumulated",
         ),
-        pytest.param(["model=dango", "loss=dango", UNLOGGED], {"allreduce": 4}, id="dango"),
+        pytest.param(["model=dango", "loss=dango", UNLOGGED], {"allreduce": 4}, id="dango", marks=pytest.mark.full),
     ],
 )
 def test_collectives_of_four_batches(options: list[str], expected: dict[str, int], tmp_path: Path) -> None:

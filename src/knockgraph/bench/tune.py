@@ -101,25 +101,26 @@ def _work(
     tables = ops.pair_tables(relations)
     tables = (tables[0].to(device), tables[1].to(device))
     h = made(relations, rows, channels)
-    maps = (made(pairs, channels, hidden), made(pairs, channels, hidden), made(pairs, 1, hidden))
-    out = (made(pairs, hidden, channels), made(pairs, 1, channels))
-    scorer = (made(channels, hidden), made(hidden), made(hidden))
+    of_pairs = [(channels, hidden), (channels, hidden), (1, hidden), (hidden, channels), (1, channels)]
+    weights = (*(made(pairs, *shape) for shape in of_pairs), made(channels, hidden), made(hidden), made(hidden))
     own, eps = made(rows, channels), made(relations)
     weight, bias = made(4, relations, channels, channels), made(4, relations, channels)
     norm = (made(relations, channels), made(relations, channels))
 
     def mix() -> None:
-        ops.mix_pairs(h, (*maps, *out, *scorer), tables, backend="triton").sum().backward()  # type: ignore[no-untyped-call]
+        y = ops.mix_pairs(h, weights, tables, backend="triton")
+        torch.autograd.grad(y.sum(), (h, *weights))
 
     def mlp() -> None:
-        ops.relation_mlp(own, h, eps, weight, bias, norm, backend="triton").sum().backward()  # type: ignore[no-untyped-call]
+        y = ops.relation_mlp(own, h, eps, weight, bias, norm, backend="triton")
+        torch.autograd.grad(y.sum(), (own, h, eps, weight, bias, *norm))
 
     return {"pairs": mix, "MLPs": mlp}
 
 
 def _timed(work: Callable[[], None], chosen: dict[str, Tile], repeats: int) -> float | None:
     """Median milliseconds; None for what does not fit the card."""
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait: Callable[[], Any] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     spent = []
     with tiles.trying(chosen):
         try:
