@@ -21,9 +21,10 @@ from knockgraph.models import baselines
 from knockgraph.train import foreseen
 from knockgraph.train.data import TrainingData
 from knockgraph.train.metrics import headline, metrics_of
-from knockgraph.train.run import Say, load_task
+from knockgraph.train.predictor import MOST_NAMED, Say
+from knockgraph.train.run import load_task
 from knockgraph.train.schema import Config
-from knockgraph.train.task import MOST_NAMED, Task
+from knockgraph.train.task import Task
 from knockgraph.words import listed
 
 _MOST_POINTS = 5000  # of a phenotype, in the result and the report

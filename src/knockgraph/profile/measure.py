@@ -28,9 +28,9 @@ from knockgraph.profile.window import Stopwatch, TraceRecorder, Window, steps_pe
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import placement
 from knockgraph.train import memory
-from knockgraph.train.checkpoints import Checkpoints
 from knockgraph.train.data import TrainingData
 from knockgraph.train.run import make_task
+from knockgraph.train.saving import Checkpoints
 from knockgraph.train.schema import Config
 from knockgraph.train.task import Task, all_ranks
 from knockgraph.train.trainer import Throughput, is_main_process, make_trainer, quiet

@@ -11,10 +11,8 @@ from knockgraph.losses import LossParts
 from knockgraph.models.model import Prediction
 from knockgraph.phases import FORWARD, LOSS, phase
 from knockgraph.screen import PerturbationBatch
+from knockgraph.train.schema import NO_BACKWARD
 from knockgraph.train.task import Task
-
-NO_BACKWARD = "empty-no-backward"
-EMPTY = ("empty", NO_BACKWARD)
 
 
 class EmptyTask(Task):
