@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 Tree = dict[str, Any]
 
+NO_BACKWARD = "empty-no-backward"
+EMPTY = ("empty", NO_BACKWARD)
+"""Tasks that run everything but the model."""
+
 
 @dataclass
 class SplitConfig:
@@ -264,7 +268,7 @@ class Config:
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "task": ("regression", "classification", "empty", "empty-no-backward"),
+    "task": ("regression", "classification", *EMPTY),
     "data.genes": ("all", "screened"),
     "data.unknown": ("error", "drop"),
     "data.missing": ("error", "drop"),
