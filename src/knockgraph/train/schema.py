@@ -185,7 +185,7 @@ class TrainerConfig:
         gradient_clip: Largest norm of the gradient; 0: no limit.
         accumulate: From epoch → batches per optimizer step.
         compile: Whether torch.compile compiles the model.
-        cuda_graph: Whether the message passing is replayed as one CUDA graph where possible (node-mask, one GPU).
+        cuda_graph: Whether the message passing is replayed as one CUDA graph where possible (node-mask, on GPUs).
         early_stopping: Stop after so many epochs without a lower validation error (MSE; of classes, cross-entropy).
         log_every_n_steps: How often metrics are logged within an epoch.
         plot_every_n_epochs: How often plots are made; 0: only at the end.
