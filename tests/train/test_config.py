@@ -47,7 +47,7 @@ PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
         ("preset=banana", "banana"),
         (
             "model=hetero-smal",
-            "'hetero-small'.*there are additive, constant, dango, hetero, hetero-fast, hetero-pairs, hetero-small;",
+            "'hetero-small'.*there are additive, boosting, constant, dango, hetero, hetero-fast, ",
         ),
         # wrong types
         ("trainer.max_epochs=many", "config key 'trainer.max_epochs'"),

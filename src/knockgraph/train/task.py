@@ -61,6 +61,8 @@ class Task(LightningModule):
         self.num_genes = graph.num_genes
         torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
         options = models.with_outputs(config.model.name, config.model.options, len(self.phenotypes))
+        if models.is_fitted(config.model.name) and config.trainer.accelerator == "cpu":
+            options = models.on_the_host(config.model.name, options)
         self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.loss = named("loss", losses.create, config.loss.name, **config.loss.options)
@@ -276,6 +278,9 @@ class Task(LightningModule):
         """AdamW and the configured schedule."""
         o, s = self.config.optimizer, self.config.scheduler
         parameters = [p for p in self.parameters() if p.requires_grad]
+        if not parameters:
+            name = self.config.model.name
+            raise ConfigError(f"config key 'model': {name} has nothing to train step by step; choose another model")
         fused = all(p.is_cuda for p in parameters)
         optimizer = torch.optim.AdamW(
             parameters, o.lr, (o.betas[0], o.betas[1]), weight_decay=o.weight_decay, fused=fused

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from knockgraph.errors import BaselineError, MissingPackageError
 from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, same_graph
 from knockgraph.models.baselines.pair_features import GenotypeFeatures
+from knockgraph.models.baselines.trees import Trees
 
 
 class Boosting(Baseline):
@@ -27,6 +30,7 @@ class Boosting(Baseline):
     """
 
     needs_graph = True
+    kept = ("used", "mean")
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class Boosting(Baseline):
             ) from error
         same_graph("boosting", self.graph, genotypes)
         self.features = GenotypeFeatures(self.graph, seed=self.seed)
+        self.model: Trees | None = None
         table = self.features.fit(genotypes, y)
         if len(y) > self.max_rows:
             kept = np.sort(np.random.default_rng(self.seed).permutation(len(y))[: self.max_rows])
@@ -71,7 +76,7 @@ class Boosting(Baseline):
         self.mean = float(y.mean())
         if len(self.used) == 0:
             return
-        self.model = HistGradientBoostingRegressor(
+        model = HistGradientBoostingRegressor(
             learning_rate=self.learning_rate,
             max_iter=self.trees,
             max_leaf_nodes=self.leaves,
@@ -81,13 +86,23 @@ class Boosting(Baseline):
             early_stopping=False,
             random_state=self.seed,
         )
-        self.model.fit(table[:, self.used], y)
+        model.fit(table[:, self.used], y)
+        self.model = Trees.of(model, table[:, self.used])
+
+    def _state(self) -> dict[str, Any]:
+        trees = None if self.model is None else self.model.state()
+        return {**super()._state(), "features": self.features.state(), "trees": trees}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self.features = GenotypeFeatures.from_state(self.graph, state["features"])
+        self.model = None if state["trees"] is None else Trees.from_state(state["trees"])
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
-        if len(self.used) == 0:
+        if self.model is None:
             return np.full(len(genotypes), self.mean)
         blocks = []
         for start in range(0, len(genotypes), self.max_rows):  # the table of features is wide
             part = genotypes.part(start, min(start + self.max_rows, len(genotypes)))
-            blocks.append(self.model.predict(self.features(part)[:, self.used]))
+            blocks.append(self.model(self.features(part)[:, self.used]))
         return np.concatenate(blocks) if blocks else np.empty(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +11,10 @@ import torch
 
 from knockgraph.graph import CellGraph, Relation
 from knockgraph.graph.structural_features import degree, diffusion, spectral
-from knockgraph.models.baselines.baseline import Floats, GenotypeRows, sums
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows, packed, sums, unpacked
 
 Matrix = npt.NDArray[np.float32]
+_KEPT = ("degree", "diffusion", "total", "count", "several", "hidden", "seed")
 _SHRINK = 20.0  # as if every gene had this many more experiments without an effect
 
 
@@ -45,6 +47,18 @@ class GenotypeFeatures:
         self.spectral = [spectral(_only(graph, name)).numpy() for name in graph.relations]
         self.total = np.zeros(graph.num_genes)
         self.count = np.zeros(graph.num_genes)
+
+    def state(self) -> dict[str, Any]:
+        """What a fit has found, and the coordinates, whose signs another machine may choose differently."""
+        return {name: packed(getattr(self, name)) for name in _KEPT} | {"spectral": [packed(x) for x in self.spectral]}
+
+    @staticmethod
+    def from_state(graph: CellGraph, state: dict[str, Any]) -> GenotypeFeatures:
+        """The inverse of :meth:`state`."""
+        made = GenotypeFeatures.__new__(GenotypeFeatures)
+        vars(made).update({name: unpacked(state[name]) for name in _KEPT})
+        made.graph, made.spectral = graph, [unpacked(x) for x in state["spectral"]]
+        return made
 
     def fit(self, genotypes: GenotypeRows, y: Floats) -> Matrix:
         """Learn the effects of single genes; the features of the training rows, ``[rows, features]``."""
