@@ -126,3 +126,14 @@ def test_a_fitted_model_is_a_run_like_any_other(tmp_path: Path) -> None:
     assert (directory / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before  # only finished again
     with pytest.raises(ConfigError, match="pair-gp is fitted by one process"):
         train(compose([*words[:2], f"run_dir={tmp_path}/two", "trainer.devices=2"]), said.append)
+
+
+def test_among_seen_genes_propagation_is_the_process(bound: BoundScreen) -> None:
+    """One model serves both regimes: genes that were seen, and genes that were not."""
+    rows, graph = np.arange(len(bound)), demo_cell()
+    parts = (rows[:300], bound.values[:300], (rows[300:], bound.values[300:]))
+    both = [baselines.create(name, graph).fit(bound, *parts) for name in ("pair-gp", "profile-propagation")]
+    torch.testing.assert_close(both[0].predict(bound, rows), both[1].predict(bound, rows), rtol=0, atol=1e-6)
+    new = PerturbationBatch.from_lists([[3, 1], [0, 5]], graph.num_genes)
+    unseen = [one.predict_rows(GenotypeRows.of_batch(new)) for one in both]
+    assert not torch.equal(*unseen)
