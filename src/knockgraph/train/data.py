@@ -23,6 +23,7 @@ from knockgraph.errors import (
 )
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
+from knockgraph.screen.calls import with_calls
 from knockgraph.screen.loader import Collate
 from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import as_batch
@@ -179,7 +180,10 @@ def load_graph(data: DataConfig) -> CellGraph:
         graph, _ = build_graph(data.cell, None)
     else:
         graph = CellGraph.load(_there("data.cell", data.cell))
-    return _merged(_only(graph, data.relations), data.merge)
+    graph = _merged(_only(graph, data.relations), data.merge)
+    if data.calls is None:
+        return graph
+    return with_calls(graph, Screen.load(_there("data.calls", data.calls)), positive=data.call_signs == "both")
 
 
 def of_screen(graph: CellGraph, screen: Screen) -> CellGraph:

@@ -12,7 +12,9 @@ from knockgraph.errors import ConfigError
 NAMED = ("model", "strategy", "loss")
 """Groups whose members are names of the registry; a YAML file is for those that set more than the name."""
 
-BEST = dict.fromkeys(("collins2007", "costanzo2016", "interactions"), "profile-propagation")
+BEST = dict.fromkeys(("collins2007", "costanzo2016", "interactions"), "profile-propagation") | {
+    "kuzmin2018": "boosting"
+}
 """Data → the model of a run that chooses none: the best one there, chosen on validation parts (docs/results.md)."""
 
 

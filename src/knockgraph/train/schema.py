@@ -45,6 +45,8 @@ class DataConfig:
     phenotypes: list[str] = field(default_factory=lambda: ["gene_interaction"])
     relations: list[str] | None = None  # only these; all by default
     merge: dict[str, list[str]] = field(default_factory=dict)  # new name → relations (patterns) that become one
+    calls: str | None = None  # a screen file of called pairs, which become relations of the graph
+    call_signs: str = "negative"  # negative | both: which calls; positive ones share errors with trigenic scores
     genes: str = "all"  # all | screened: the graph of the screen's genes only, smaller and without metabolism
     unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
     missing: str = "error"  # experiments without any label: error | drop
@@ -164,6 +166,7 @@ class Config:
 _CHOICES = {
     "task": ("regression", "classification", "empty", "empty-no-backward"),
     "data.genes": ("all", "screened"),
+    "data.call_signs": ("negative", "both"),
     "data.unknown": ("error", "drop"),
     "data.missing": ("error", "drop"),
     "data.transform": ("none", "standard", "min-max", "robust"),

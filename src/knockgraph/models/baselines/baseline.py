@@ -178,9 +178,7 @@ class Baseline(ABC):
 
     def predict(self, screen: BoundScreen, rows: Ints) -> Tensor:
         """Predict the experiments at ``rows``: float32 ``[rows, phenotypes]``, on the host."""
-        if self._genes is None:
-            raise BaselineError(f"{type(self).__name__} was not fitted; call fit first")
-        if screen.gene_list_hash != self._genes:
+        if self._genes is not None and screen.gene_list_hash != self._genes:
             raise GeneListMismatchError(
                 f"{type(self).__name__} was fitted on another gene list (hash {self._genes[:12]}) than this screen is "
                 f"bound to (hash {screen.gene_list_hash[:12]}); bind both to the same graph"
@@ -189,6 +187,8 @@ class Baseline(ABC):
 
     def predict_rows(self, genotypes: GenotypeRows) -> Tensor:
         """Predict genotypes over the genes of the fit: float32 ``[rows, phenotypes]``, on the host."""
+        if self._genes is None:
+            raise BaselineError(f"{type(self).__name__} was not fitted; call fit first")
         self._check_doses(genotypes)
         columns = [one._predict(genotypes).astype(np.float32) for one in self._each or (self,)]
         return torch.from_numpy(np.stack(columns, 1))

@@ -23,9 +23,10 @@ class GenotypeFeatures:
 
     For every pair of deleted genes and every relation: the normalised weight of the edge
     :math:`W = D^{-1/2} A D^{-1/2}` and of the paths of two steps :math:`(W W^\top)`, product and cosine of the spectral
-    coordinates; product, sum and distance of every diffusion coordinate; averaged over the pairs, of genotypes with
-    more than two genes also the largest edge weights. For the deleted genes: degrees and mean effects in training, and
-    the mean effects of a gene's neighbours in every relation; their sum, minimum and maximum.
+    coordinates, averaged over the pairs; for pairs also product, sum and distance of every diffusion coordinate, for
+    screens with larger genotypes the largest edge weights and the number of edges. For the deleted genes: degrees and
+    mean effects in training, and the mean effects of a gene's neighbours in every relation; their sum, minimum and
+    maximum.
 
     A gene that was not in training has no effect (NaN). So that this is met in training too, the effect of one gene is
     hidden in a share of the training rows; a row's own label never counts in the effect of its genes.
@@ -91,6 +92,9 @@ class GenotypeFeatures:
                 columns.append(_mean(row, value, pairs))
             if self.several:
                 columns += [_largest(row, value, len(genotypes)) for value in (direct, two_step)]
+                columns.append(sums(row, (direct > 0).astype(np.float64), len(genotypes)))
+        if self.several:  # means over several pairs hide which genes they are of
+            return np.stack([c.astype(np.float32) for c in columns], 1)
         left, right = self.diffusion[a], self.diffusion[b]
         for k in range(self.diffusion.shape[1]):
             for value in (left[:, k] * right[:, k], left[:, k] + right[:, k], np.abs(left[:, k] - right[:, k])):
