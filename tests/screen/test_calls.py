@@ -7,7 +7,7 @@ import pytest
 
 from knockgraph import CellGraph, Screen
 from knockgraph.errors import ScreenError
-from knockgraph.graph.genes import GeneList
+from knockgraph.graph.genes import GeneNames
 from knockgraph.screen.calls import NEGATIVE, POSITIVE, with_calls
 
 CALLS = Screen(
@@ -21,7 +21,7 @@ def edges(graph: CellGraph, name: str) -> set[tuple[int, int]]:
 
 
 def test_negative_calls_become_a_relation_and_positive_ones_if_wanted() -> None:
-    graph = CellGraph(GeneList(["A", "B", "C", "D"]), {})
+    graph = CellGraph(GeneNames(["A", "B", "C", "D"]), {})
     found = with_calls(graph, CALLS)
     assert edges(found, NEGATIVE) == {(0, 1), (1, 0), (0, 2), (2, 0)}
     assert list(found.relations) == [NEGATIVE]
@@ -29,7 +29,7 @@ def test_negative_calls_become_a_relation_and_positive_ones_if_wanted() -> None:
 
 
 def test_what_cannot_be_calls_is_refused() -> None:
-    graph = CellGraph(GeneList(["A", "B", "C", "D"]), {})
+    graph = CellGraph(GeneNames(["A", "B", "C", "D"]), {})
     with pytest.raises(ScreenError, match="already has a relation 'calls_negative'"):
         with_calls(with_calls(graph, CALLS), CALLS)
     with pytest.raises(ScreenError, match="has no pair of genes of this graph"):
