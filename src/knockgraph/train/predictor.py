@@ -58,6 +58,8 @@ class Predictor(nn.Module):
         self.graph_hash = graph.fingerprint()
         self.num_genes = graph.num_genes
         options = models.with_outputs(config.model.name, config.model.options, len(self.phenotypes))
+        if models.is_fitted(config.model.name) and config.trainer.accelerator == "cpu":
+            options = models.on_the_host(config.model.name, options)
         self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.in_bf16 = False
@@ -178,7 +180,8 @@ def load_run(
     """What ``make`` makes of a run's config, graph and labels, with the weights of a checkpoint; and the config."""
     config = load(directory / "config.yaml")
     config.trainer.compile = False
-    path = checkpoints.find(directory / "checkpoints", which)
+    # What is fitted at once has one state.
+    path = checkpoints.find(directory / "checkpoints", "last" if models.is_fitted(config.model.name) else which)
     state = checkpoints.load(path)
     graph = CellGraph.load(directory / "cell.cellgraph")
     about = state.get("knockgraph")

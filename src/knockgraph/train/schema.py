@@ -63,6 +63,9 @@ class DataConfig:
             for one.
         relations: Only these relations; all by default.
         merge: New name → relations (patterns) that become one.
+        calls: A screen file of called pairs, which become relations of the graph.
+        call_signs: Which of them; positive ones share errors with trigenic scores of the same study.
+        permute: A control: networks and features given to permuted genes, or labels to permuted experiments.
         genes: All genes of the graph, or only the screened ones: smaller and without metabolism.
         unknown: What to do with experiments that have a gene which the graph does not have.
         missing: What to do with experiments without any label; single missing labels are left out of the loss.
@@ -81,6 +84,9 @@ class DataConfig:
     phenotypes: list[str] = field(default_factory=lambda: ["gene_interaction"])
     relations: list[str] | None = None
     merge: dict[str, list[str]] = field(default_factory=dict)
+    calls: str | None = None
+    call_signs: str = "negative"
+    permute: str = "none"
     genes: str = "all"
     unknown: str = "error"
     missing: str = "error"
@@ -270,6 +276,8 @@ class Config:
 CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("regression", "classification", *EMPTY),
     "data.genes": ("all", "screened"),
+    "data.call_signs": ("negative", "both"),
+    "data.permute": ("none", "networks", "labels"),
     "data.unknown": ("error", "drop"),
     "data.missing": ("error", "drop"),
     "data.transform": ("none", "standard", "min-max", "robust"),
