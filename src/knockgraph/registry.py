@@ -105,6 +105,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "yeast-scale": "knockgraph.sources.yeast_scale:YeastScale",
         "tables": "knockgraph.sources.tables:Tables",
         "table": "knockgraph.sources.tables:Table",
+        "pyg": "knockgraph.sources.pyg:Pyg",
+        "torchcell": "knockgraph.sources.torchcell:Torchcell",
         "yeast": "knockgraph.sources.presets:Yeast",
         "yeast-lite": "knockgraph.sources.presets:YeastLite",
         "yeast-clean": "knockgraph.sources.presets:YeastClean",

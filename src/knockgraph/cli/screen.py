@@ -81,7 +81,8 @@ def screen_import(
         typer.Argument(
             callback=known_source,
             autocompletion=source_names,
-            help="table, demo, yeast-scale, collins2007, costanzo2016, kuzmin2018, or a source of another package.",
+            help="table, pyg, torchcell, demo, yeast-scale, collins2007, costanzo2016, kuzmin2018, or a source of "
+            "another package.",
         ),
     ],
     output: Output,
@@ -115,7 +116,8 @@ def screen_import(
 
     [bold]table[/] reads CSV, TSV or Parquet with a column [bold]genotype[/] (genes joined by +, WT for the wild type)
     and one numeric column per phenotype; with --genes its names become systematic names, so that two names of one gene
-    are one. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
+    are one. [bold]pyg[/] reads the files of a PyG dataset, [bold]torchcell[/] the experiment store of a torchcell
+    dataset. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
     files of the study in the folder (or the file) given by --from; names resolve by SGD_features.tab in that folder.
 
     Example: knockgraph screen import table --from my.csv -o my.parquet

@@ -242,8 +242,8 @@ def import_screen(name: str, path: Path | None, options: ScreenOptions | None = 
     """The screen of a source, and a report of what was read and dropped.
 
     Args:
-        name: ``demo``, ``yeast-scale``, ``table``, ``collins2007``, ``costanzo2016``, ``kuzmin2018``, or a source of
-            another package.
+        name: ``demo``, ``yeast-scale``, ``table``, ``pyg``, ``torchcell``, ``collins2007``, ``costanzo2016``,
+            ``kuzmin2018``, or a source of another package.
         path: The folder or file to read, if it reads one.
         options: See :class:`ScreenOptions`.
     """
