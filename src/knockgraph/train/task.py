@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from knockgraph import losses, models, strategies
-from knockgraph.errors import ConfigError, GeneListMismatchError, ModelError, StrategyError
+from knockgraph.errors import ConfigError, GeneListMismatchError, ModelError, PerturbationError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
@@ -106,8 +107,42 @@ class Task(LightningModule):
             f"{self.config.model.name} {reach} from a deletion, beyond what is recomputed"
         )
 
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> PerturbationBatch:
+        """Take the batches of PyG's loaders too; checked on the host."""
+        return self.as_batch(batch)
+
+    def as_batch(self, batch: Any) -> PerturbationBatch:
+        """A batch of knockgraph's loader or of PyG's, such as those of torchcell's data module, of this task's graph.
+
+        Raises:
+            PerturbationError: If a PyG batch lacks something, which the error names.
+        """
+        if isinstance(batch, PerturbationBatch):
+            return batch
+        made = PerturbationBatch.from_hetero_batch(batch, self.phenotypes if _says_types(batch) else None)
+        values = made.phenotype_values
+        if values is not None and values.shape[1] != len(self.phenotypes):
+            raise PerturbationError(
+                f"the samples of this batch have {counted(values.shape[1], 'phenotype_value')} each, but "
+                f"{counted(len(self.phenotypes), 'phenotype')} ({', '.join(self.phenotypes)}) are trained; give them "
+                "phenotype_types and phenotype_type_indices"
+            )
+        if made.num_genes != self.num_genes:
+            raise GeneListMismatchError(
+                f"the samples of this batch have {made.num_genes} genes, but the cell graph has {self.num_genes}; make "
+                "the graph of the dataset's own cell graph with kg.CellGraph.from_hetero_data"
+            )
+        ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        unknown = torch.full((made.num_samples,), -1, device=made.device)
+        return replace(
+            made,
+            step_size=made.num_samples * ranks,  # PyG's samplers give every rank as many
+            experiment=unknown if made.experiment is None else made.experiment,
+        )
+
     def forward(self, batch: PerturbationBatch) -> Prediction:
         """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
+        batch = self.as_batch(batch)
         with self.strategy(self._columns(batch)) as view:
             prediction: Prediction = self.model(view, batch)
         outputs = prediction.values.shape[-1]
@@ -181,8 +216,8 @@ class Task(LightningModule):
     def _record(self) -> GraphedModel:
         """Made in the first step, when everything is where it will be trained."""
         samples = self.config.loader.batch_size
-        data = getattr(self.trainer, "datamodule", None)
-        most = 3 if data is None else int((data.bound.host_ptr[1:] - data.bound.host_ptr[:-1]).max(initial=1))
+        bound = getattr(getattr(self.trainer, "datamodule", None), "bound", None)  # PyG's loaders have none
+        most = 3 if bound is None else int((bound.host_ptr[1:] - bound.host_ptr[:-1]).max(initial=1))
         return GraphedModel(self.model, self.strategy, samples, samples * most)
 
     def _perturbed(self, batch: PerturbationBatch) -> PerturbedGraphs:
@@ -220,7 +255,10 @@ class Task(LightningModule):
     def _target(self, batch: PerturbationBatch, dtype: torch.dtype) -> Tensor:
         values = batch.phenotype_values
         if values is None:
-            raise StrategyError("this batch has no labels; use predict for experiments without them")
+            raise StrategyError(
+                "this batch has no labels; give its samples phenotype_values, or use predict for experiments "
+                "without them"
+            )
         kind = torch.float64 if dtype == torch.float64 else torch.float32
         return self.transform(values.to(kind))
 
@@ -294,11 +332,11 @@ class Task(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _total_steps(self) -> int:
-        t = self.config.trainer
-        loaded = self.trainer.estimated_stepping_batches  # it ignores the accumulation schedule
-        if t.max_epochs == -1:
+        t = self.trainer  # it may be the user's own, with another length than the config's
+        loaded = t.estimated_stepping_batches  # it ignores the accumulation schedule
+        if t.max_epochs is None or t.max_epochs == -1:
             return int(loaded)
-        steps = optimizer_steps(int(self.trainer.num_training_batches), t.max_epochs, t.accumulate)
+        steps = optimizer_steps(int(t.num_training_batches), t.max_epochs, self.config.trainer.accumulate)
         return steps if t.max_steps == -1 else min(steps, t.max_steps)
 
     def configure_gradient_clipping(
@@ -340,6 +378,12 @@ class Task(LightningModule):
                 torch.cuda.set_rng_state(mine["cuda_random"])
             self.loss.load_state_dict(mine["loss"])
         self._to_restore = None
+
+
+def _says_types(pyg_batch: Any) -> bool:
+    """Whether the samples of a batch say which phenotypes their values are."""
+    store = pyg_batch["gene"] if "gene" in getattr(pyg_batch, "node_types", ()) else pyg_batch
+    return "phenotype_values" in store and ("phenotype_types" in store or "phenotype_type_indices" in store)
 
 
 def cosine_factor(step: int, total: int, warmup: int, cycles: int, least: float) -> float:
