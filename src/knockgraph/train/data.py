@@ -61,6 +61,8 @@ class TrainingData(LightningDataModule):
         self.rows: dict[str, Ints] = {
             part: self.bound.locate(rows, f"the {part} part") for part, rows in split.parts.items()
         }
+        if config.trainer.overfit_batches:
+            self.rows["train"] = self.rows["val"] = self.rows["train"][: _overfitted(config)]
         transform: Any = data.transform
         labels, names = self.bound.values[self.rows["train"]], self.bound.phenotype_types
         self.transform = LabelTransform.fit(labels, transform, self.classes, names)
@@ -169,6 +171,12 @@ class TrainingData(LightningDataModule):
     def targets(self, part: str) -> Tensor:
         """Labels of a part in label units, ``[experiments, outputs]``; NaN where one is missing."""
         return self.transform(self.bound.values[self.rows[part]])
+
+
+def _overfitted(config: Config) -> int:
+    """Experiments of the batches that a run is to learn by heart."""
+    trainer = config.trainer
+    return trainer.overfit_batches * config.loader.batch_size * trainer.devices * trainer.num_nodes
 
 
 def load_graph(data: DataConfig) -> CellGraph:

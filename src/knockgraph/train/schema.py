@@ -104,8 +104,14 @@ class SchedulerConfig:
     warmup_steps: int = 50
     cycles: int = 1  # cosine: warm restarts over the run
     min_factor: float = 0.02  # cosine: smallest fraction of lr
+    first_cycle_steps: int | None = None  # cosine: cycles of a given length instead, each with its own warm-up
+    cycle_mult: float = 1.0  # with first_cycle_steps: length of a cycle ÷ length of the one before
+    gamma: float = 1.0  # with first_cycle_steps: highest rate of a cycle ÷ that of the one before
+    interval: str = "step"  # with first_cycle_steps: what its steps are, step | epoch
     factor: float = 0.5  # plateau
     patience: int = 5  # plateau
+    cooldown: int = 0  # plateau: epochs after a reduction that do not count
+    min_lr: float = 0.0  # plateau: smallest learning rate
 
 
 @dataclass
@@ -123,6 +129,7 @@ class TrainerConfig:
     accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})  # from epoch → batches per step
     compile: bool = False
     cuda_graph: bool = True
+    overfit_batches: int = 0  # train and validate on this many batches only, to see whether the model can learn them
     early_stopping: int | None = None  # epochs without a lower validation error (MSE; of classes, cross-entropy)
     log_every_n_steps: int = 10
     plot_every_n_epochs: int = 0  # 0: only at the end
@@ -139,6 +146,9 @@ class LoggingConfig:
 
     wandb: str = "off"  # off | offline | online
     project: str = "knockgraph"
+    entity: str | None = None  # W&B: the team or user; by default that of the login
+    group: str | None = None  # W&B: runs that belong together
+    tags: list[str] = field(default_factory=list)  # W&B
 
 
 @dataclass
@@ -170,6 +180,7 @@ _CHOICES = {
     "data.split.kind": ("random", "genotype", "source", "unseen-genes", "k-fold", "file"),
     "data.split.unseen": ("one", "any", "all"),
     "scheduler.name": ("cosine", "plateau", "none"),
+    "scheduler.interval": ("step", "epoch"),
     "trainer.accelerator": ("auto", "cpu", "gpu"),
     "trainer.precision": ("32-true", "64-true", "bf16-mixed"),
     "trainer.profile": ("off", "phases", "trace"),
@@ -180,6 +191,8 @@ _POSITIVE = (
     "loader.batch_size",
     "optimizer.lr",
     "scheduler.cycles",
+    "scheduler.cycle_mult",
+    "scheduler.gamma",
     "loader.prefetch_factor",
     "trainer.devices",
     "trainer.num_nodes",
@@ -196,6 +209,9 @@ _NOT_NEGATIVE = (
     "scheduler.warmup_steps",
     "scheduler.min_factor",
     "scheduler.patience",
+    "scheduler.cooldown",
+    "scheduler.min_lr",
+    "trainer.overfit_batches",
     "trainer.gradient_clip",
     "trainer.plot_every_n_epochs",
 )
@@ -242,6 +258,11 @@ def checked_values(config: Config) -> Config:
     _check_trainer(config.trainer)
     if len(config.optimizer.betas) != 2:
         raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")
+    first, warmup = config.scheduler.first_cycle_steps, config.scheduler.warmup_steps
+    if first is not None and not first > warmup:
+        raise ConfigError(
+            f"config key 'scheduler.first_cycle_steps': {first} must be greater than scheduler.warmup_steps ({warmup})"
+        )
     _check_loss(config)
     return config
 

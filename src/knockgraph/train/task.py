@@ -322,9 +322,18 @@ class Task(LightningModule):
             return optimizer
         if s.name == "plateau":
             mode: Any = "min"
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, factor=s.factor, patience=s.patience)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, mode, factor=s.factor, patience=s.patience, cooldown=s.cooldown, min_lr=s.min_lr
+            )
             monitor = "val/bce" if self.classes else "val/mse"
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": monitor}}
+        first = s.first_cycle_steps
+        if first is not None:
+            restarts = torch.optim.lr_scheduler.LambdaLR(
+                optimizer,
+                lambda step: restart_factor(step, first, s.cycle_mult, s.gamma, s.warmup_steps, s.min_factor),
+            )
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": restarts, "interval": s.interval}}
         total = self._total_steps()
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: cosine_factor(step, total, s.warmup_steps, s.cycles, s.min_factor)
@@ -399,6 +408,29 @@ def cosine_factor(step: int, total: int, warmup: int, cycles: int, least: float)
     t = min((step - warmup) / max(total - warmup, 1), 1.0)
     p = 1.0 if t >= 1.0 else (cycles * t) % 1.0
     return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * p))
+
+
+def restart_factor(step: int, first: int, multiple: float, gamma: float, warmup: int, least: float) -> float:
+    r"""Cosines from :math:`\gamma^c` to ``least``, each after a linear warm-up: the factor on the learning rate.
+
+    .. math::
+        f = l + (\gamma^c - l)\,\tfrac12\bigl(1 + \cos(\pi\, p)\bigr), \quad
+        p = \frac{s - w}{n_c - w}, \quad n_{c+1} = \lfloor m\,(n_c - w) \rfloor + w
+
+    with the step s of cycle c, which has :math:`n_c` steps, w of them warm-up, at least one not.
+
+    >>> [round(restart_factor(step, 4, 0.5, 0.5, 0, 0.0), 2) for step in range(7)]
+    [1.0, 0.85, 0.5, 0.15, 0.5, 0.25, 0.25]
+    """
+    length, cycle = first, 0
+    while step >= length:
+        step -= length
+        length = max(int((length - warmup) * multiple), 1) + warmup
+        cycle += 1
+    if step < warmup:
+        return least + (gamma**cycle - least) * step / warmup
+    p = (step - warmup) / (length - warmup)
+    return least + (gamma**cycle - least) * 0.5 * (1 + math.cos(math.pi * p))
 
 
 def optimizer_steps(batches: int, epochs: int, accumulate: Mapping[int, int]) -> int:
