@@ -103,6 +103,7 @@ class TrainingData(LightningDataModule):
         # What a worker-side strategy attaches is made on the host.
         here = loader.num_workers == 0 and self.collate in (None, as_batch)
         resident = loader.resident and here and self._device().type == "cuda"
+        ahead = self._device() if loader.copy_ahead and not resident and self._device().type == "cuda" else None
         return ScreenLoader(
             self.bound.to(self._device()) if resident else self.bound,
             self.rows[part],
@@ -113,9 +114,10 @@ class TrainingData(LightningDataModule):
             world_size=world_size,
             collate=self.collate,
             num_workers=loader.num_workers,
-            pin_memory=loader.pin_memory,
+            pin_memory=loader.pin_memory or ahead is not None,
             persistent_workers=loader.persistent_workers and loader.num_workers > 0,
             prefetch_factor=loader.prefetch_factor,
+            ahead=ahead,
             timeout=loader.timeout,
         )
 

@@ -320,6 +320,9 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     parts = ", ".join(f"{name or 'own'} {count:,}" for name, count in of_part.items()) if len(of_part) > 1 else ""
     parameters = f"{sum(of_part.values()):,} parameters{f' ({parts})' if parts else ''}"
     memory = ", ".join(f"{part} {n / 1e6:,.1f} MB" for part, n in task.strategy.memory().items())
+    tables = task.strategy.tables()
+    if len(tables) > 1:
+        memory += f"; tables: {', '.join(f'{part} {n / 1e6:,.1f} MB' for part, n in tables.items())}"
     say(f"{data.graph}")
     what = task.phenotypes
     labels = f"phenotype {what[0]}" if len(what) == 1 else f"{counted(len(what), 'phenotype')} ({listed(what)})"

@@ -75,6 +75,7 @@ class LoaderConfig:
     pin_memory: bool = False
     persistent_workers: bool = True
     prefetch_factor: int = 2
+    copy_ahead: bool = False  # with a GPU: copy each batch there on a side stream during the step before
     timeout: int = 120  # seconds to wait for a batch of the workers
     resident: bool = True  # with a GPU and no workers, the screen lives there
 
