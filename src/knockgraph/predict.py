@@ -24,9 +24,8 @@ from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import as_text, entry, name_and_value, parse
 from knockgraph.train import memory
-from knockgraph.train.empty import EMPTY
-from knockgraph.train.run import Say, load_task
-from knockgraph.train.task import MOST_NAMED, Task, named
+from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, load_predictor, named
+from knockgraph.train.schema import EMPTY
 from knockgraph.words import counted, listed
 
 _MOST_SHOWN = 20
@@ -87,7 +86,7 @@ def predict(
         raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
     if output is not None:
         check_writable(output)
-    config, task = load_task(directory, which)
+    config, task = load_predictor(directory, which)
     if config.task in EMPTY:
         raise KnockgraphError(f"{directory} is a run of the empty task, which has no model; predict from another run")
     graph = task.graph
@@ -130,16 +129,15 @@ def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: S
     return written
 
 
-def choose_batch_size(task: Task, num_genes: int, total: int, dosed: bool = False) -> int:
+def choose_batch_size(task: Predictor, num_genes: int, total: int, dosed: bool = False) -> int:
     """The batch size that fits half of the free memory, at most 512 and at most the number of genotypes."""
 
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
-    return max(
-        min(memory.largest_batch(_step(task, num_genes, dosed), available, most=512, device=task.device), total), 1
-    )
+    most = min(total, 512)
+    return memory.largest_batch(_step(task, num_genes, dosed), available, most, device=task.device)
 
 
-def _step(task: Task, num_genes: int, dosed: bool = False) -> Callable[[int], None]:
+def _step(task: Predictor, num_genes: int, dosed: bool = False) -> Callable[[int], None]:
     """Predicts a batch of the given size, to see what it takes."""
 
     def step(n: int) -> None:
@@ -150,7 +148,7 @@ def _step(task: Task, num_genes: int, dosed: bool = False) -> Callable[[int], No
     return step
 
 
-def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
+def _forward(task: Predictor, batch: PerturbationBatch) -> Tensor:
     """Predictions in label units, ``[samples, outputs]``."""
     with contextlib.ExitStack() as stack, torch.no_grad():
         if task.strategy.placement == "stored":  # new genotypes, so nothing is stored for them yet
@@ -167,7 +165,7 @@ def _batch(chunk: list[Genotype], num_genes: int) -> PerturbationBatch:
     return PerturbationBatch.from_lists(genes, num_genes, values=values)
 
 
-def _batches(task: Task, genotypes: Iterable[Genotype], num_genes: int, size: int) -> Batches:
+def _batches(task: Predictor, genotypes: Iterable[Genotype], num_genes: int, size: int) -> Batches:
     task.eval()
     iterator = iter(genotypes)
     while chunk := list(itertools.islice(iterator, size)):

@@ -20,8 +20,8 @@ import knockgraph as kg
 from knockgraph import predict
 from knockgraph.run import train
 from knockgraph.train import memory
+from knockgraph.train.predictor import Predictor
 from knockgraph.train.run import load_task
-from knockgraph.train.task import Task
 
 Command = Callable[..., tuple[str, str]]
 GENES = kg.demo_cell().genes
@@ -344,7 +344,7 @@ def test_a_strategy_that_was_told_too_few_layers_is_refused(tmp_path: Path) -> N
         "strategy=neighborhood",
     ]
     options += ["strategy.options.hops=1", "strategy.options.layers=1"]
-    with pytest.raises(kg.StrategyError, match=r"told layers=1, but this model reaches 3 hops.*set hops=3"):
+    with pytest.raises(kg.StrategyError, match=r"given layers=1, but this model reaches 3 hops.*set hops=3"):
         train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
 
 
@@ -462,14 +462,14 @@ def test_missing_parts_of_a_run(finished: Path, tmp_path: Path, command: Command
 def test_out_of_memory(
     finished: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    whole = Task.forward
+    whole = Predictor.forward
 
-    def limited(self: Task, batch: kg.PerturbationBatch) -> Any:
+    def limited(self: Predictor, batch: kg.PerturbationBatch) -> Any:
         if batch.num_samples > 4:
             raise error
         return whole(self, batch)
 
-    monkeypatch.setattr(Task, "forward", limited)
+    monkeypatch.setattr(Predictor, "forward", limited)
     out = tmp_path / "out.parquet"
     out.write_text("what was there before")
     words = ["--screen", str(finished / "predictions.parquet"), "-o", str(out), "--batch-size", "6"]
@@ -489,16 +489,16 @@ def test_a_failure_leaves_no_half_written_file(
     finished: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
-    whole = Task.forward
+    whole = Predictor.forward
 
-    def failing(self: Task, batch: kg.PerturbationBatch) -> Any:
+    def failing(self: Predictor, batch: kg.PerturbationBatch) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise RuntimeError("the third batch fails")
         return whole(self, batch)
 
-    monkeypatch.setattr(Task, "forward", failing)
+    monkeypatch.setattr(Predictor, "forward", failing)
     words = ["--screen", str(finished / "predictions.parquet"), "--batch-size", "2"]
     _, err = command("predict", str(finished), *words, "-o", str(tmp_path / "out.parquet"), code=70)
     assert "the third batch fails" in err
