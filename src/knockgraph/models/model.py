@@ -28,6 +28,18 @@ class Prediction:
     auxiliary: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def parameter_counts(model: nn.Module) -> dict[str, int]:
+    """Trainable parameters of each part of a model; those that belong to no part are under ``""``.
+
+    >>> parameter_counts(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    {'0': 9, '2': 4}
+    """
+    parts = {"": sum(p.numel() for p in model.parameters(recurse=False) if p.requires_grad)}
+    for name, part in model.named_children():
+        parts[name] = sum(p.numel() for p in part.parameters() if p.requires_grad)
+    return {name: count for name, count in parts.items() if count}
+
+
 class CellModel(nn.Module, ABC):
     """A model, written once against :class:`PerturbedGraphs`.
 
