@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from knockgraph.evaluate import evaluate_part, verdict
+from knockgraph.evaluate import evaluate_part, measure_intervals, verdict
 from knockgraph.files import write_json
 from knockgraph.profile.training import watch
 from knockgraph.report.training import write_report
@@ -33,9 +33,14 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None, overr
 def _finish(config: Config, data: TrainingData, task: Task, directory: Path, seconds: float, say: Say) -> None:
     """Test the best checkpoint, write predictions, result and report."""
     # A run that was shorter than an epoch has not validated.
-    _, best = load_task(directory, "best-error" if checkpoints.any_best(directory / "checkpoints") else "last")
+    which = "best-error" if checkpoints.any_best(directory / "checkpoints") else "last"
+    _, best = load_task(directory, which)
     best.strategy.open(directory / "store")  # what a worker does not bring, such as the wild type alone, is asked here
-    result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
+    best = best.to(task.device)
+    intervals = measure_intervals(best, data, which) if config.task == "regression" else None
+    result = evaluate_part(config, data, best, "test", directory, say, intervals)
+    if intervals is not None:
+        intervals.save(directory)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
     result["warnings"] = task.warnings

@@ -28,6 +28,9 @@ from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import as_batch
 from knockgraph.train.schema import Config, DataConfig
 
+SCREEN = "screen.parquet"
+"""The screen in the run directory, if it has a copy."""
+
 
 class TrainingData(LightningDataModule):
     """What a run learns from.
@@ -85,7 +88,7 @@ class TrainingData(LightningDataModule):
     @staticmethod
     def from_directory(config: Config, directory: Path) -> TrainingData:
         """What a run was started with: its own copy of graph and split; the screen is refused if it has changed."""
-        graph, screen = CellGraph.load(directory / "cell.cellgraph"), load_screen(config.data)
+        graph, screen = CellGraph.load(directory / "cell.cellgraph"), screen_of(config, directory)
         data = TrainingData(config, graph, screen, Split.load(directory / "data.split"))
         remembered = data.split.labels_hash
         if remembered is not None and remembered != data.bound.labels_hash:
@@ -215,6 +218,12 @@ def load_screen(data: DataConfig) -> Screen:
 
     screen, _ = import_screen(data.screen, None, ScreenOptions(experiments=data.experiments))
     return screen
+
+
+def screen_of(config: Config, directory: Path) -> Screen:
+    """The screen of a run: its own copy, which runs made in Python have, or what its config names."""
+    own = directory / SCREEN
+    return Screen.load(own) if own.is_file() else load_screen(config.data)
 
 
 def _is_source(key: str, name: str) -> bool:

@@ -4,10 +4,12 @@ A run directory holds::
 
     config.yaml           the resolved config
     cell.cellgraph        the cell graph, so that prediction needs no other file
+    screen.parquet        the screen, where the run was made in Python (kg.fit) or copied (Fitted.save)
     data.split            the training, validation and test parts
     metrics.csv           one row per logged step and epoch (TensorBoard events beside it)
     checkpoints/          last, previous, best-error, best-score
     predictions.parquet   the test part: genes, measured, predicted
+    intervals.json        half widths of the intervals around predictions, from the validation part
     result.json           the figures of the report
     report.html           curves, predicted against measured, the table against baselines
     plots/                pictures during the run, with trainer.plot_every_n_epochs
@@ -38,7 +40,7 @@ from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
 from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
-from knockgraph.train import checkpoints, foreseen, memory, slurm, wandb_run
+from knockgraph.train import checkpoints, foreseen, intervals, memory, slurm, wandb_run
 from knockgraph.train.config import dump, load
 from knockgraph.train.data import TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
@@ -307,6 +309,7 @@ def _write_directory(config: Config, data: TrainingData, directory: Path) -> Non
     with atomic_write(directory / "config.yaml") as part:
         # What the run is, not how it was started or continued.
         part.write_text(dump(replace(config, resume=False, requeue=False)), encoding="utf-8")
+    (directory / intervals.FILE).unlink(missing_ok=True)  # of another checkpoint than the one to come
     if config.resume:
         return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")

@@ -133,9 +133,14 @@ class Task(LightningModule):
         if self.classes:
             return prediction.double().sigmoid()
         values = self.transform.invert(prediction.double())
-        if self.config.task == "regression":  # an empty task says nothing about genotypes
-            values[deleted.unsqueeze(1) < self._zero_below] = 0.0
+        values[self.by_definition(deleted)] = 0.0
         return values
+
+    def by_definition(self, deleted: Tensor) -> Tensor:
+        """Where a value is 0 by definition, bool ``[samples, outputs]``; ``deleted`` as in :meth:`told`."""
+        if self.config.task != "regression":  # an empty task says nothing about genotypes
+            return torch.zeros(len(deleted), len(self.phenotypes), dtype=torch.bool)
+        return deleted.unsqueeze(1) < self._zero_below
 
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
