@@ -33,6 +33,9 @@ from knockgraph.ops import at_least_float32
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 
+LATER_LAYERS = 0.1
+"""Initial scale of what the layers after the first add to the states: at 1 three layers learn less (docs/learn.md)."""
+
 
 class HeteroCellModel(CellModel):
     r"""The hetero cell model: the effect of a deletion on the whole cell, and the states of the deleted genes,
@@ -92,7 +95,9 @@ class HeteroCellModel(CellModel):
         self.exact = readout.wild_type == "column"
         norm = normalised(messages.residual, readout.local) if input.norm is None else input.norm
         self.input = GeneInput(graph, channels, **vars(replace(input, norm=norm)))
-        self.layers = nn.ModuleList(self._layer(channels, heads, messages, kernels) for _ in range(messages.layers))
+        self.layers = nn.ModuleList(
+            self._layer(channels, heads, messages, kernels, first=number == 0) for number in range(messages.layers)
+        )
         degrees = cast(HeteroLayer, self.layers[0]).conv.degrees
         self.hops = None if degrees is None else messages.layers + degrees
         self.pool = AttentionPooling(channels)
@@ -121,7 +126,7 @@ class HeteroCellModel(CellModel):
             self.register_buffer("x_wild_type", torch.zeros(graph.num_genes, channels))
             self.register_buffer("z_wild_type", torch.zeros(len(sizes), 1, channels))
 
-    def _layer(self, channels: int, heads: int, messages: MessageOptions, kernels: str) -> HeteroLayer:
+    def _layer(self, channels: int, heads: int, messages: MessageOptions, kernels: str, first: bool) -> HeteroLayer:
         number, typed = len(self.relations), messages.merge == "typed"
         conv = relation_conv(
             messages.conv,
@@ -150,6 +155,7 @@ class HeteroCellModel(CellModel):
             messages.activation,
             messages.dropout,
             messages.residual,
+            1.0 if first or not messages.residual else LATER_LAYERS,
         )
 
     def _make_predictors(self, channels: int, heads: int, outputs: int) -> None:

@@ -25,6 +25,9 @@ class HeteroLayer(nn.Module):
     Without the x in front, a gene with hundreds of neighbours keeps a small share of its own state in each layer, and
     after three of them no two genes can be told apart. It is kept in float32 also under autocast.
 
+    What a layer adds has been normalised and is as large as what it is given. Layers that start small, with the scale
+    :math:`s < 1` of the last norm before x is added, let the layers before them learn first.
+
     Args:
         conv: The convolutions.
         relations: Names of the relations.
@@ -34,6 +37,7 @@ class HeteroLayer(nn.Module):
         activation: Name of the activation φ, one of ``ACTIVATIONS``.
         dropout: Share of the activations that are dropped in training.
         residual: Whether x is added.
+        scale: Initial scale s of the last norm, if there is one.
 
     Shapes:
         x ``[num_genes, batch, channels]`` (or ``[num_genes, channels]``, shared by all samples) ->
@@ -50,6 +54,7 @@ class HeteroLayer(nn.Module):
         activation: str,
         dropout: float,
         residual: bool = True,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.conv = conv
@@ -59,6 +64,9 @@ class HeteroLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.aggregation = aggregation
         self.residual = residual
+        last = getattr(aggregation, "norm", self.norm)
+        if isinstance(last, (nn.LayerNorm, GroupedLayerNorm)):
+            last.weight.data.mul_(scale)
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
         rows = self._rows(view, x)
