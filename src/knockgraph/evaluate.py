@@ -216,7 +216,7 @@ def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
     task.eval()
     with torch.no_grad():
         for batch in data.loader(part, shuffle=False):
-            values.append(task(batch.to(task.device)).values.cpu())  # noqa: PERF401
+            values.append(task(batch.to(task.device)).values.detach().cpu())  # noqa: PERF401
     return torch.cat(values)
 
 

@@ -129,10 +129,14 @@ class Predictor:
             say(f"note: {task.approximation}")
         self.task = task.to(device)
         self.graph = task.graph
-        self.coverage = coverage
         self.intervals = Intervals.load(directory, which)
+        self.set_coverage(coverage)
+
+    def set_coverage(self, coverage: float) -> None:
+        """Choose the coverage of the intervals; one that the run does not have is refused."""
         if self.intervals is not None:
-            self.intervals.half_width(coverage)  # refuses one that the run does not have
+            self.intervals.half_width(coverage)
+        self.coverage = coverage
 
     def __call__(
         self,
@@ -169,13 +173,24 @@ class Predictor:
         exact = self.task.by_definition(torch.tensor([genotype.size for genotype in chunk])).numpy()
         return Predicted(chunk, values, *self.intervals.around(values, exact, self.coverage))
 
+    def centre(self, phenotype: str | None = None) -> tuple[int, float]:
+        """The column of a phenotype, and what is predicted there for the wild type; see :func:`foremost`."""
+        names = self.task.phenotypes
+        if phenotype is None and len(names) > 1:
+            raise KnockgraphError(f"this run predicts {listed(names)}; say by which one to sort, --phenotype NAME")
+        if phenotype is not None and phenotype not in names:
+            near = did_you_mean(phenotype, names)
+            raise KnockgraphError(f"this run does not predict {phenotype!r}{near}, but {listed(names)}")
+        column = 0 if phenotype is None else names.index(phenotype)
+        return column, float(next(self([Genotype(())], 1, batch_size=1)).values[0, column])
+
     def measured(self) -> set[Genotype]:
         """The genotypes of the run's screen; those with a gene that the graph does not have are left out."""
         genotypes = screen_of(self.config, self.directory).resolved(self.graph).genotypes
         row = np.array([(*self.graph.genes.find(name), -1)[0] for name in genotypes.names], dtype=np.int64)
         return {
             genotype
-            for genotype in _rows(genotypes, row[genotypes.codes] if len(row) else genotypes.codes)
+            for genotype in rows_of(genotypes, row[genotypes.codes] if len(row) else genotypes.codes)
             if -1 not in genotype.genes
         }
 
@@ -234,12 +249,12 @@ def predict(
     graph, task = predictor.graph, predictor.task
     genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if new:
-        genotypes = _not_in(genotypes, predictor.measured())
+        genotypes = without(genotypes, predictor.measured())
     _check_amount(total if top is None else top, output, top is not None, len(task.phenotypes), keep)
     size = batch_size or predictor.batch_size(total, dosed)
     batches = predictor(genotypes, total, dosed, size, progress)
     if top is not None:
-        batches = iter([foremost(batches, top, *_centre(predictor, phenotype), order)])
+        batches = iter([foremost(batches, top, *predictor.centre(phenotype), order)])
     kept: list[dict[str, Any]] = []
     if keep:
         batches = _kept(graph, task.phenotypes, batches, kept)
@@ -276,21 +291,9 @@ def _column_names(phenotypes: Sequence[str], predicted: Sequence[str], intervals
     ]
 
 
-def _not_in(genotypes: Iterable[Genotype], measured: set[Genotype]) -> Iterator[Genotype]:
+def without(genotypes: Iterable[Genotype], measured: set[Genotype]) -> Iterator[Genotype]:
+    """The genotypes that are not measured."""
     return (genotype for genotype in genotypes if genotype not in measured)
-
-
-def _centre(predictor: Predictor, phenotype: str | None) -> tuple[int, float]:
-    """The column to sort by, and what is predicted there for the wild type."""
-    names = predictor.task.phenotypes
-    if phenotype is None and len(names) > 1:
-        raise KnockgraphError(f"this run predicts {listed(names)}; say which one to sort by, with --phenotype NAME")
-    if phenotype is not None and phenotype not in names:
-        raise KnockgraphError(
-            f"this run does not predict {phenotype!r}{did_you_mean(phenotype, names)}, but {listed(names)}"
-        )
-    column = 0 if phenotype is None else names.index(phenotype)
-    return column, float(next(predictor([Genotype(())], 1, batch_size=1)).values[0, column])
 
 
 def foremost(batches: Batches, top: int, column: int, centre: float, order: Order = "extreme") -> Predicted:
@@ -397,7 +400,7 @@ def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
     with contextlib.ExitStack() as stack, torch.no_grad():
         if task.strategy.placement == "stored":  # new genotypes, so nothing is stored for them yet
             task.strategy.prepare(batch, stack.enter_context(tempfile.TemporaryDirectory()))
-        values: Tensor = task(task.strategy.collate(batch).to(task.device)).values
+        values: Tensor = task(task.strategy.collate(batch).to(task.device)).values.detach()
     return values
 
 
@@ -447,17 +450,31 @@ def _genotypes(
     if screen is not None:
         genotypes = _table(screen).genotypes
         row_of = graph.gene_index(genotypes.names).numpy()[genotypes.codes] if len(genotypes.names) else genotypes.codes
-        return _rows(genotypes, row_of), len(genotypes), genotypes.values is not None
+        return rows_of(genotypes, row_of), len(genotypes), genotypes.values is not None
     path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
     assert path is not None
-    whole = path == "graph"
-    chosen = range(graph.num_genes) if whole else np.unique(graph.gene_index(read_names(Path(path))).numpy()).tolist()
-    if len(chosen) < k:
-        raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
-    return map(Genotype, itertools.combinations(chosen, k)), math.comb(len(chosen), k), False
+    chosen = None if path == "graph" else graph.gene_index(read_names(Path(path))).tolist()
+    return *combinations(graph, chosen, k, f"{path}"), False
 
 
-def _rows(genotypes: Genotypes, row_of: npt.NDArray[Any]) -> Iterator[Genotype]:
+def combinations(
+    graph: CellGraph, chosen: Iterable[int] | None = None, k: int = 2, what: str = "genes"
+) -> tuple[Iterator[Genotype], int]:
+    """All combinations of k genes, lazily, and how many there are.
+
+    Args:
+        graph: The cell graph.
+        chosen: Rows of the genes; all by default, each counts once.
+        k: 2 for pairs, 3 for triples.
+        what: Where the genes come from, for the error.
+    """
+    rows = list(range(graph.num_genes)) if chosen is None else sorted(set(chosen))
+    if len(rows) < k:
+        raise KnockgraphError(f"{what} names {len(rows)} genes, but {k} are needed for one combination")
+    return map(Genotype, itertools.combinations(rows, k)), math.comb(len(rows), k)
+
+
+def rows_of(genotypes: Genotypes, row_of: npt.NDArray[Any]) -> Iterator[Genotype]:
     """The genotypes of a screen, given the row of each of its codes."""
     ptr, doses = genotypes.ptr, np.zeros(len(row_of)) if genotypes.values is None else genotypes.values
     parts = (slice(ptr[i], ptr[i + 1]) for i in range(len(genotypes)))

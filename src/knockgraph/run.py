@@ -16,7 +16,13 @@ from knockgraph.train.schema import Config
 from knockgraph.train.task import Task
 
 
-def train(config: Config, say: Say = print, max_epochs: int | None = None, overrides: Sequence[str] = ()) -> Path:
+def train(
+    config: Config,
+    say: Say = print,
+    max_epochs: int | None = None,
+    overrides: Sequence[str] = (),
+    data: TrainingData | None = None,
+) -> Path:
     """Run or resume what the config says; returns the run directory.
 
     A resumed run keeps the config it was started with, but for ``max_epochs`` and ``overrides``.
@@ -26,8 +32,9 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None, overr
         say: Called with messages for the user.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
         overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
+        data: What to learn from, instead of what the config names.
     """
-    return fit(config, watch, _finish, say, max_epochs, overrides)
+    return fit(config, watch, _finish, say, max_epochs, overrides, data)
 
 
 def _finish(config: Config, data: TrainingData, task: Task, directory: Path, seconds: float, say: Say) -> None:

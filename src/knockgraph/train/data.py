@@ -76,14 +76,25 @@ class TrainingData(LightningDataModule):
     @staticmethod
     def from_config(config: Config) -> TrainingData:
         """Read or make everything that the config names."""
-        graph, written = load_graph(config.data), load_screen(config.data)
+        return TrainingData.of(config, load_graph(config.data), load_screen(config.data))
+
+    @staticmethod
+    def of(config: Config, graph: CellGraph, written: Screen, split: Split | None = None) -> TrainingData:
+        """From a graph and a screen, and by default the split that the config names.
+
+        Args:
+            config: The config.
+            graph: The cell graph, see :func:`selected`.
+            written: The experiments.
+            split: A split of them.
+        """
         if config.data.genes == "screened":
             graph = of_screen(graph, written)
         screen = written.resolved(graph)
-        split = make_split(config.data, screen)
-        if config.data.split.kind == "file":
-            split = split.resolved(written, graph)
-        return TrainingData(config, graph, screen, split)
+        found = make_split(config.data, screen) if split is None else split
+        if split is not None or config.data.split.kind == "file":
+            found = found.resolved(written, graph)
+        return TrainingData(config, graph, screen, found)
 
     @staticmethod
     def from_directory(config: Config, directory: Path) -> TrainingData:
@@ -182,6 +193,11 @@ def load_graph(data: DataConfig) -> CellGraph:
         graph, _ = build_graph(data.cell, None)
     else:
         graph = CellGraph.load(_there("data.cell", data.cell))
+    return selected(graph, data)
+
+
+def selected(graph: CellGraph, data: DataConfig) -> CellGraph:
+    """The relations of a graph that the config names, merged as it says."""
     return _merged(_only(graph, data.relations), data.merge)
 
 

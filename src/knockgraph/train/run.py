@@ -42,7 +42,7 @@ from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen, intervals, memory, slurm, wandb_run
 from knockgraph.train.config import dump, load
-from knockgraph.train.data import TrainingData
+from knockgraph.train.data import SCREEN, TrainingData
 from knockgraph.train.empty import EMPTY, EmptyTask
 from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
@@ -68,6 +68,7 @@ def fit(
     say: Say = print,
     max_epochs: int | None = None,
     overrides: Sequence[str] = (),
+    given: TrainingData | None = None,
 ) -> Path:
     """Run or resume what the config says; returns the run directory.
 
@@ -80,6 +81,7 @@ def fit(
         say: Told what a person should know.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
         overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
+        given: What to learn from, instead of what the config names; the run directory gets a copy of the screen.
     """
     _check_processes(config)
     directory = _directory(config)
@@ -89,7 +91,8 @@ def fit(
     interrupt, lock = Interrupt(), RunLock(directory)
     try:
         with interrupt.listening():
-            _fit(config, watch, finish, overrides, directory, interrupt, lock, say if is_main_process() else _silent)
+            said = say if is_main_process() else _silent
+            _fit(config, watch, finish, overrides, directory, interrupt, lock, said, given)
     except NotFiniteError:
         if is_main_process():
             raise
@@ -111,6 +114,7 @@ def _fit(
     interrupt: Interrupt,
     lock: RunLock,
     say: Say,
+    given: TrainingData | None,
 ) -> None:
     folder = directory / "checkpoints"
     main = is_main_process()
@@ -129,7 +133,10 @@ def _fit(
         _check_new(directory)
         check_folder(directory)
     quiet()
-    data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
+    if config.resume:
+        data = TrainingData.from_directory(config, directory)
+    else:
+        data = TrainingData.from_config(config) if given is None else given
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
     data.collate = task.strategy.collate
@@ -145,7 +152,7 @@ def _fit(
         else:
             saved = checkpoints.load(resume_from)
             cut(directory / "metrics.csv", checkpoints.rows_of(saved), int(saved["global_step"]))
-        _write_directory(config, data, directory)
+        _write_directory(config, data, directory, given is not None)
         task.strategy.prepare(data.bound, directory / "store")
         _announce(config, data, task, directory, say)
     if main:
@@ -305,7 +312,7 @@ def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Ta
         return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
 
 
-def _write_directory(config: Config, data: TrainingData, directory: Path) -> None:
+def _write_directory(config: Config, data: TrainingData, directory: Path, with_screen: bool) -> None:
     with atomic_write(directory / "config.yaml") as part:
         # What the run is, not how it was started or continued.
         part.write_text(dump(replace(config, resume=False, requeue=False)), encoding="utf-8")
@@ -313,6 +320,8 @@ def _write_directory(config: Config, data: TrainingData, directory: Path) -> Non
     if config.resume:
         return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")
+    if with_screen:
+        data.screen.save(directory / SCREEN)
     replace(data.split, labels_hash=data.bound.labels_hash).save(directory / "data.split")
 
 
