@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from knockgraph import registry, run
 from knockgraph.errors import FileFormatError, KnockgraphError, ModelError, ScreenError
 from knockgraph.evaluate import coverage_in_words, evaluate
+from knockgraph.explain import Explanation, explain
 from knockgraph.files import check_folder
 from knockgraph.frames import Library, frame, library_of
 from knockgraph.graph import CellGraph
@@ -221,6 +222,22 @@ class Fitted:
         column, centre = predictor.centre(phenotype)
         found = foremost(predictor(genotypes, total), top, column, centre, order)
         return self._frame([found], self._library)
+
+    def explain(self, genes: Iterable[str] | str, phenotype: str | None = None) -> Explanation:
+        """Which deleted genes, relations and neighbours carry a prediction.
+
+        Args:
+            genes: The deleted genes, ``["YAL001C", "YBR002C"]`` or ``"YAL001C+YBR002C"``.
+            phenotype: Which one, where there are several.
+
+        Returns:
+            Parts that add up to the prediction minus the wild type, as tables and pictures.
+        """
+        names = parse(genes) if isinstance(genes, str) else tuple(genes)
+        if any("=" in name for name in names):
+            raise KnockgraphError("only deletions are explained; leave the values of the genes out")
+        rows = self.graph.gene_index(names).tolist()
+        return explain(self._predictor.task, rows, phenotype).in_library(self._library)
 
     def evaluate(self, part: str = "test", verbose: bool = False) -> Any:
         """Metrics of the model and of the baselines on one part of the split.

@@ -17,7 +17,7 @@ from knockgraph.cli.graph import graph_app
 from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
 from knockgraph.cli.terminal import HELP, Json, err, out, ready_streams
-from knockgraph.cli.train import WithoutValue, baselines, evaluate, predict, train
+from knockgraph.cli.train import WithoutValue, baselines, evaluate, explain, predict, train
 from knockgraph.errors import KnockgraphError
 from knockgraph.files import write_json
 
@@ -31,6 +31,7 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 app.command()(evaluate)
 app.command()(baselines)
 app.command(cls=WithoutValue)(predict)
+app.command()(explain)
 app.command()(download)
 app.add_typer(bench_app, name="bench")
 app.add_typer(graph_app, name="graph")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from knockgraph.cli.terminal import Html, Json, check_device, counting, err, out, writable, write_text
+from knockgraph.cli.terminal import Html, Json, check_device, counting, err, out, writable, write_text, wrote
 from knockgraph.files import write_json
 
 
@@ -164,6 +164,32 @@ def predict(
             keep=json_ is not None,
         )
     write_json(json_, summary)
+
+
+def explain(
+    run: Run,
+    genes: Annotated[str, typer.Option(help="The deleted genes, joined by + or commas.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", callback=writable, help="A .html, .png, .csv, .tsv or .parquet file to write."),
+    ] = None,
+    phenotype: Annotated[str | None, typer.Option(help="Which one, where the run predicts several.")] = None,
+    top: Annotated[int, typer.Option(help="How many edges to print.")] = 20,
+    checkpoint: Which = "best-error",
+    json_: Json = None,
+) -> None:
+    """Show which deleted genes, relations and neighbours carry a prediction; the parts add up to it.
+
+    Example: knockgraph explain runs/my --genes TFC3,YBR002W -o why.html
+    """
+    from knockgraph.fitted import load
+
+    found = load(run, checkpoint=checkpoint).explain(genes, phenotype)
+    for line in found.lines(top):
+        out.verbatim(line)
+    if output is not None:
+        wrote(found.save(output))
+    write_json(json_, found.as_dict())
 
 
 def whole_or_file(given: str | None) -> Path | Literal["graph"] | None:
