@@ -97,7 +97,7 @@ def test_names_are_listed_before_they_are_used() -> None:
     ("line", "offered"),
     [
         ("knockgraph be", {"bench"}),
-        ("knockgraph bench ", {"loader", "strategies", "step", "learn"}),
+        ("knockgraph bench ", {"loader", "strategies", "step", "learn", "tune"}),
         ("knockgraph bench step --scale ", {"demo", "yeast", "human"}),
         ("knockgraph bench step --sca", {"--scale"}),
     ],

@@ -22,9 +22,10 @@ from knockgraph.train import foreseen
 from knockgraph.train.data import TrainingData
 from knockgraph.train.intervals import COVERAGE, Intervals
 from knockgraph.train.metrics import headline, metrics_of
-from knockgraph.train.run import Say, load_task
+from knockgraph.train.predictor import MOST_NAMED, Say
+from knockgraph.train.run import load_task
 from knockgraph.train.schema import Config
-from knockgraph.train.task import MOST_NAMED, Task
+from knockgraph.train.task import Task
 from knockgraph.words import listed
 
 _MOST_POINTS = 5000  # of a phenotype, in the result and the report
@@ -38,7 +39,6 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
     _check_labels(data, task, directory, say)
-    data.collate = task.strategy.collate
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
         try:
             task.strategy.open(directory / "store")
@@ -215,7 +215,7 @@ def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
     values = []
     task.eval()
     with torch.no_grad():
-        for batch in data.loader(part, shuffle=False):
+        for batch in data.loader(part, False, task.strategy):
             values.append(task(batch.to(task.device)).values.detach().cpu())  # noqa: PERF401
     return torch.cat(values)
 

@@ -101,6 +101,13 @@ def _part(target: Path) -> Path:
     return Path(name)
 
 
+def cache_folder() -> Path:
+    """What can be made again is kept in ``$KNOCKGRAPH_CACHE``, or in knockgraph's folder in the user's cache."""
+    given = os.environ.get("KNOCKGRAPH_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else base / "knockgraph"
+
+
 def write_json(path: Path | None, data: Any) -> None:
     """Write JSON atomically; do nothing without a path."""
     if path is not None:

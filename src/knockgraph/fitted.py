@@ -34,13 +34,25 @@ from knockgraph.frames import Library, frame, library_of
 from knockgraph.graph import CellGraph
 from knockgraph.html.notebook import card
 from knockgraph.options import did_you_mean
-from knockgraph.predict import Genotype, Order, Predicted, Predictor, combinations, foremost, records, rows_of, without
+from knockgraph.predict import (
+    Genotype,
+    Order,
+    Predicted,
+    RunPredictor,
+    combinations,
+    foremost,
+    records,
+    rows_of,
+    without,
+)
 from knockgraph.screen import PerturbationBatch, Screen, Split
 from knockgraph.screen.genotypes import Genotypes, as_text, parse
-from knockgraph.sources.tables import read_genotypes, read_screen
+from knockgraph.sources.table_layout import TableOptions
+from knockgraph.sources.tables import read_genotypes, read_table
 from knockgraph.train.data import SCREEN, TrainingData, screen_of, selected
 from knockgraph.train.intervals import COVERAGE
 from knockgraph.train.keywords import config_of, default_epochs
+from knockgraph.train.predictor import Say
 from knockgraph.train.schema import Config, checked_values
 from knockgraph.words import listed
 
@@ -83,9 +95,10 @@ def fit(
         The trained model.
     """
     cell = graph if isinstance(graph, CellGraph) else CellGraph.load(graph)
-    table = as_screen(screen)
+    wanted = () if phenotype is None else (phenotype,) if isinstance(phenotype, str) else tuple(phenotype)
+    table = as_screen(screen, [name for name in wanted if "*" not in name], print if verbose else _silent)
     config = config_of(_name_of(model), cell.num_genes, {"progress_bar": verbose, **options})
-    config.data.phenotypes = _phenotypes(table, phenotype)
+    config.data.phenotypes = _phenotypes(table, wanted)
     if not isinstance(split, Split):
         config.data.split.kind = split
     config.seed = seed
@@ -165,7 +178,7 @@ class Fitted:
     ) -> None:
         self._library: Library = library
         self._checkpoint = checkpoint
-        self._predictor = Predictor(directory, checkpoint, device, say=_silent)
+        self._predictor = RunPredictor(directory, checkpoint, device, say=_silent)
         self.directory = directory
         self.graph = self._predictor.graph
         self.config = self._predictor.config
@@ -311,7 +324,7 @@ class Fitted:
         """The HTML report of the run."""
         return self.directory / "report.html"
 
-    def _with(self, coverage: float) -> Predictor:
+    def _with(self, coverage: float) -> RunPredictor:
         """The predictor with intervals of another coverage."""
         predictor = copy.copy(self._predictor)
         predictor.set_coverage(coverage)
@@ -352,43 +365,34 @@ class Fitted:
         return card(repr(self), ["test part", score, error], rows, note)
 
 
-def as_screen(screen: Any) -> Screen:
-    """A screen from whatever holds one: a path, a dataframe or a :class:`Screen`."""
+def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print) -> Screen:
+    """A screen from whatever holds one: a :class:`Screen`, a path, or a table.
+
+    Args:
+        screen: What holds it.
+        phenotypes: Columns of a table that are wanted; by default all that can be phenotypes.
+        say: Told how a table was understood.
+    """
     if isinstance(screen, Screen):
         return screen
-    if isinstance(screen, str | os.PathLike):
-        path = Path(os.fspath(screen))
-        if path.name.endswith(".parquet"):
-            try:
-                return Screen.load(path)
-            except FileFormatError as error:
-                if "not a knockgraph screen" not in str(error):
-                    raise
-        return read_screen(path)
-    if not _is_table(screen):
+    path = Path(os.fspath(screen)) if isinstance(screen, str | os.PathLike) else None
+    if path is not None and path.name.endswith(".parquet"):
+        try:
+            return Screen.load(path)
+        except FileFormatError as error:
+            if "not a knockgraph screen" not in str(error):
+                raise
+    if path is None and not _is_table(screen):
         raise ScreenError(
             f"a {type(screen).__name__} is no screen; give a kg.Screen, a path, or a table of pandas, polars or Arrow"
         )
-    return _from_table(screen, read_screen)
+    found, reading = read_table(screen if path is None else path, TableOptions(phenotypes))
+    say(str(reading))
+    return found
 
 
 def _is_table(given: object) -> bool:
     return hasattr(given, "columns") and (hasattr(given, "__arrow_c_stream__") or library_of(given) == "pandas")
-
-
-def _from_table(table: Any, read: Callable[[Path], Screen]) -> Screen:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pandas = library_of(table) == "pandas"
-    found = pa.Table.from_pandas(table, preserve_index=False) if pandas else pa.table(table)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "table.parquet"
-        pq.write_table(found, file)
-        try:
-            return read(file)
-        except KnockgraphError as error:
-            raise type(error)(str(error).replace(str(file), "the table")) from error
 
 
 def _written(given: Any) -> Genotypes:
@@ -396,25 +400,23 @@ def _written(given: Any) -> Genotypes:
     if isinstance(given, Screen):
         return given.genotypes
     if _is_table(given):
-        return _from_table(given, read_genotypes).genotypes
+        return read_genotypes(given).genotypes
     if isinstance(given, str):
         given = [given]
     return Genotypes.from_lists(parse(one) if isinstance(one, str) else one for one in given)
 
 
-def _phenotypes(screen: Screen, wanted: str | Sequence[str] | None) -> list[str]:
+def _phenotypes(screen: Screen, wanted: Sequence[str]) -> list[str]:
     names = list(screen.phenotypes)
-    if wanted is None:
+    if not wanted:
         if len(names) > 1 and "gene_interaction" not in names:
             raise ScreenError(f"the screen has several phenotypes, {listed(names)}; say which to predict, phenotype=…")
         return ["gene_interaction"] if "gene_interaction" in names else names
-    chosen = [wanted] if isinstance(wanted, str) else list(wanted)
-    for name in chosen:
+    for name in wanted:
         if name not in names and "*" not in name:
-            raise ScreenError(
-                f"the screen has no phenotype {name!r}{did_you_mean(name, names)}; it has {listed(names)}"
-            )
-    return chosen
+            near = did_you_mean(name, names)
+            raise ScreenError(f"the screen has no phenotype {name!r}{near}; it has {listed(names)}")
+    return list(wanted)
 
 
 def _name_of(model: Model) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 import numbers
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from knockgraph.errors import KnockgraphError
@@ -74,7 +75,9 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
     >>> did_you_mean("chanels", ["channels", "layers"])
     " (did you mean 'channels'?)"
     """
-    close = difflib.get_close_matches(name, list(known), n=most)
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=most) or [k for k in known if len(name) > 2 and k.startswith(name)]
+    close = close[:most]
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
 
 
@@ -131,3 +134,107 @@ def in_words(hint: Any) -> str:
         plural = {int: "integers", float: "numbers", str: "strings"}
         return f"a list of {plural.get(arguments[0], 'values')}" if arguments else "a list"
     return getattr(hint, "__name__", str(hint))
+
+
+# ── what there is ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, as its class describes it.
+
+    Attributes:
+        name: Its name, dotted if it is in a group.
+        needed: The type in words.
+        default: The value that it has otherwise; :data:`NO_DEFAULT` if it must be given.
+        choices: The values that it can have, if they are few.
+        meaning: What it does, from the docstring.
+    """
+
+    name: str
+    needed: str
+    default: Any
+    choices: tuple[Any, ...]
+    meaning: str
+
+
+NO_DEFAULT = "(must be given)"
+"""The default of an option without one."""
+
+
+def described(kind: type, under: str = "") -> list[Option]:
+    """The options of a class: names, types and defaults from its signature, meanings from its docstring.
+
+    Args:
+        kind: The class; an argument that is a dataclass is a group of options.
+        under: The group that they are in, with a dot.
+
+    >>> class Box:
+    ...     '''A box.
+    ...
+    ...     Args:
+    ...         size: Of ``one`` side,
+    ...             in metres.
+    ...     '''
+    ...     def __init__(self, size: float = 1.0) -> None: ...
+    >>> described(Box)
+    [Option(name='size', needed='a number', default=1.0, choices=(), meaning='Of one side, in metres.')]
+    """
+    hints = _hints(kind)
+    meanings: dict[str, str] = {}
+    for base in reversed(kind.__mro__):  # an argument of a base class may be described there only
+        meanings |= _meanings(inspect.cleandoc(vars(base).get("__doc__") or ""))
+    found: list[Option] = []
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if name in _NOT_OPTIONS or parameter.kind in _ANY:
+            continue
+        hint = hints.get(name, Any)
+        if is_dataclass(hint) and isinstance(hint, type):
+            found += described(hint, f"{under}{name}.")
+            continue
+        default = NO_DEFAULT if parameter.default is inspect.Parameter.empty else parameter.default
+        factory = (
+            next((f.default_factory for f in fields(kind) if f.name == name), None) if is_dataclass(kind) else None
+        )
+        if callable(factory):
+            default = factory()
+        needed = "any value" if hint is Any else in_words(hint)
+        found.append(Option(f"{under}{name}", needed, default, _choices(hint), meanings.get(name, "")))
+    return found
+
+
+def summary(kind: type) -> str:
+    """The first sentence of a class's docstring, in plain text."""
+    text = re.split(r"\n\s*\n|\n\s*\.\. math", inspect.getdoc(kind) or "")[0]
+    return re.split(r"(?<=[.:])\s", _plain(text), maxsplit=1)[0].rstrip(":,. ")
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return arguments
+    return tuple(one for part in arguments for one in _choices(part)) if arguments else ()
+
+
+def _meanings(doc: str) -> dict[str, str]:
+    """Name → text of the sections ``Args:`` and ``Attributes:`` of a docstring."""
+    found: dict[str, list[str]] = {}
+    inside, name = False, ""
+    for line in doc.splitlines():
+        if re.match(r"\S", line):
+            inside, name = line.strip() in ("Args:", "Attributes:"), ""
+        elif inside and (start := re.match(r" {4}(\w+): (.*)", line)):
+            name = start[1]
+            found[name] = [start[2]]
+        elif inside and name:
+            found[name].append(line.strip())
+    return {name: _plain(" ".join(lines)) for name, lines in found.items()}
+
+
+def _plain(text: str) -> str:
+    """Text without the marks of reStructuredText."""
+    text = re.sub(r":math:`([^`]*)`", r"\1", text)
+    text = re.sub(r":\w+:`([^`<]+?)\s*<[^`]*>`", r"\1", text)
+    text = re.sub(r":\w+:`~?(?:[^`]*\.)?([^`.]+)`", r"\1", text)
+    text = re.sub(r"`([^`<]+?)\s*<[^>]*>`_", r"\1", text)
+    return " ".join(text.replace("``", "").split())

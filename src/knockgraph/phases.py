@@ -192,7 +192,6 @@ class PhaseClock:
         self._drawing = False
         self._plain = not annotate  # nothing to do but to add up
         self._last = time.perf_counter_ns()
-        self._sync_at: int | None = None
         self._marked, self._marked_at = "", 0
         self._measured: list[list[tuple[str, Any]]] = []
 
@@ -244,7 +243,6 @@ class PhaseClock:
         """A step starts, and the one before ends."""
         self.end_step()
         self._step = _Open(self._last)
-        self._sync_at = None
         self._times = self._step.times
         kept = self._kept
         self._drawing = kept and len(self.steps) < self.drawn
@@ -286,24 +284,12 @@ class PhaseClock:
         self._step = None
         self._times, self._drawing, self._plain = self.outside, False, not self.annotate
 
-    def gradients_complete(self) -> None:
-        """From here on the backward pass only waits for other ranks; may be called from autograd's own thread."""
-        self._sync_at, self._plain = time.perf_counter_ns(), False
-        self._mark(SYNC)
-
     def _spend(self, now: int) -> None:
         key, start = self._stack[-1], self._last
-        if self._sync_at is not None and key[0] == BACKWARD:
-            middle, self._sync_at = max(self._sync_at, start), None
-            self._charge(key, start, middle)
-            key, start = (SYNC, ""), middle
-        self._charge(key, start, now)
-        self._last = now
-
-    def _charge(self, key: Key, start: int, end: int) -> None:
-        self._times[key] += end - start
+        self._times[key] += now - start
         if self._drawing:
-            self.segments.append(Segment(key, start, end))
+            self.segments.append(Segment(key, start, now))
+        self._last = now
 
     def _mark(self, name: str) -> None:
         """Another phase begins; the event stands for the end of the one before."""

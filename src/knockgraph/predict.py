@@ -25,11 +25,9 @@ from knockgraph.options import did_you_mean
 from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
 from knockgraph.train import memory
-from knockgraph.train.data import screen_of
-from knockgraph.train.empty import EMPTY
 from knockgraph.train.intervals import COVERAGE, Intervals
-from knockgraph.train.run import Say, load_task
-from knockgraph.train.task import MOST_NAMED, Task, named
+from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, load_predictor, named
+from knockgraph.train.schema import EMPTY
 from knockgraph.words import counted, listed
 
 _MOST_SHOWN = 20
@@ -90,7 +88,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of genotypes that are done, and with how many there are at most."""
 
 
-class Predictor:
+class RunPredictor:
     """The model of a run, ready to predict.
 
     Args:
@@ -115,7 +113,7 @@ class Predictor:
         coverage: float = COVERAGE,
     ) -> None:
         self.directory = directory
-        self.config, task = load_task(directory, which)
+        self.config, task = load_predictor(directory, which)
         if self.config.task in EMPTY:
             raise KnockgraphError(
                 f"{directory} is a run of the empty task, which has no model; predict from another run"
@@ -186,6 +184,8 @@ class Predictor:
 
     def measured(self) -> set[Genotype]:
         """The genotypes of the run's screen; those with a gene that the graph does not have are left out."""
+        from knockgraph.train.data import screen_of  # it imports Lightning
+
         genotypes = screen_of(self.config, self.directory).resolved(self.graph).genotypes
         row = np.array([(*self.graph.genes.find(name), -1)[0] for name in genotypes.names], dtype=np.int64)
         return {
@@ -245,7 +245,7 @@ def predict(
         raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
     if output is not None:
         check_writable(output)
-    predictor = Predictor(directory, which, device, strategy, say, coverage)
+    predictor = RunPredictor(directory, which, device, strategy, say, coverage)
     graph, task = predictor.graph, predictor.task
     genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if new:
@@ -375,16 +375,15 @@ def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: S
     return written
 
 
-def choose_batch_size(task: Task, num_genes: int, total: int, dosed: bool = False) -> int:
+def choose_batch_size(task: Predictor, num_genes: int, total: int, dosed: bool = False) -> int:
     """The batch size that fits half of the free memory, at most 512 and at most the number of genotypes."""
 
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
-    return max(
-        min(memory.largest_batch(_step(task, num_genes, dosed), available, most=512, device=task.device), total), 1
-    )
+    most = min(total, 512)
+    return memory.largest_batch(_step(task, num_genes, dosed), available, most, device=task.device)
 
 
-def _step(task: Task, num_genes: int, dosed: bool = False) -> Callable[[int], None]:
+def _step(task: Predictor, num_genes: int, dosed: bool = False) -> Callable[[int], None]:
     """Predicts a batch of the given size, to see what it takes."""
 
     def step(n: int) -> None:
@@ -395,7 +394,7 @@ def _step(task: Task, num_genes: int, dosed: bool = False) -> Callable[[int], No
     return step
 
 
-def _forward(task: Task, batch: PerturbationBatch) -> Tensor:
+def _forward(task: Predictor, batch: PerturbationBatch) -> Tensor:
     """Predictions in label units, ``[samples, outputs]``."""
     with contextlib.ExitStack() as stack, torch.no_grad():
         if task.strategy.placement == "stored":  # new genotypes, so nothing is stored for them yet
@@ -413,7 +412,7 @@ def _batch(chunk: list[Genotype], num_genes: int) -> PerturbationBatch:
 
 
 def _batches(
-    task: Task, genotypes: Iterable[Genotype], num_genes: int, size: int
+    task: Predictor, genotypes: Iterable[Genotype], num_genes: int, size: int
 ) -> Iterator[tuple[list[Genotype], Floats]]:
     task.eval()
     iterator = iter(genotypes)

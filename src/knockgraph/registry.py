@@ -29,7 +29,7 @@ from knockgraph.errors import (
     SourceError,
     StrategyError,
 )
-from knockgraph.options import check_options, did_you_mean
+from knockgraph.options import check_options, did_you_mean, summary
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "source": {
         "demo": "knockgraph.sources.demo:Demo",
         "yeast-scale": "knockgraph.sources.yeast_scale:YeastScale",
-        "tables": "knockgraph.sources.tables:Tables",
+        "tables": "knockgraph.sources.graph_tables:Tables",
         "table": "knockgraph.sources.tables:Table",
         "yeast": "knockgraph.sources.presets:Yeast",
         "yeast-lite": "knockgraph.sources.presets:YeastLite",
@@ -114,6 +114,43 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
 }
 """Kind → name → where its class is; a new one of ours is a line here."""
+
+ABOUT: dict[str, dict[str, str]] = {
+    "model": {
+        "hetero": "messages on each strain's own graph; the difference to the wild type predicts",
+        "dango": "DANGO (Zhang et al.): messages on the wild type only, attention among the deleted genes",
+        "additive": "one effect per gene, by gradient descent: shows that training works",
+        "constant": "predicts 0: shows that metrics do not move by themselves",
+    },
+    "strategy": {
+        "lazy-mask": "edge masks built in the loader's workers from an incidence map",
+        "device-vectorized": "edge masks built on the device without loops: the reference design",
+        "device-cached": "bit masks of all single deletions, combined for several",
+        "node-mask": "no edge masks: one shared sparse product, masked on both sides (the default)",
+    },
+    "convolution": {
+        "gin": "sum of the neighbours, then an MLP (Xu et al.)",
+        "sage": "mean of the neighbours and the gene itself (Hamilton et al.)",
+        "gcn": "neighbours weighted by degree (Kipf and Welling)",
+        "gatv2": "neighbours weighted by attention (Brody et al.)",
+    },
+    "loss": {
+        "mse": "mean squared error",
+        "log-cosh": "log cosh of the error: squared for small errors, absolute for large ones",
+        "bce": "binary cross-entropy, for task=classification",
+        "dango": "DANGO's: reconstruction of the networks and log-cosh, weighted by epoch",
+        "composite": "MSE, Wasserstein distance of the values and contrastive regression of the embeddings",
+    },
+    "baseline": {
+        "mean": "the mean of the training labels",
+        "additive": "one effect per gene, by ridge regression",
+        "ridge-pairs": "effects of genes and of pairs, by ridge regression",
+        "low-rank": "effects of genes, and of pairs as products of learned vectors",
+        "soft-impute": "the matrix of pairs completed by one of low rank",
+        "profile-propagation": "unseen genes take the interaction profiles of genes near them in the networks",
+    },
+}
+"""Kind → name → what it is, in a line, where the docstring of the class starts with a formula."""
 
 _registered: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
 
@@ -172,6 +209,11 @@ def find(kind: str, name: str) -> Any:
     found = _imported(kind, name, next(iter(places), name), about.error)
     _check(kind, name, found, about.error)
     return found
+
+
+def about(kind: str, name: str) -> str:
+    """What a name stands for, in a line."""
+    return ABOUT.get(kind, {}).get(name) or summary(find(kind, name))
 
 
 def create(kind: str, name: str, *arguments: Any, **options: Any) -> Any:

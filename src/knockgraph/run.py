@@ -11,7 +11,8 @@ from knockgraph.profile.training import watch
 from knockgraph.report.training import write_report
 from knockgraph.train import checkpoints
 from knockgraph.train.data import TrainingData
-from knockgraph.train.run import Say, fit, load_task
+from knockgraph.train.predictor import Say
+from knockgraph.train.run import fit, load_task
 from knockgraph.train.schema import Config
 from knockgraph.train.task import Task
 

@@ -96,13 +96,18 @@ def test_command(tmp_path: Path) -> None:
         "dango",
         "--only",
         "hetero",
+        "--ddp",
     ]
     command += ["--channels", "16", "--layers", "1", "--repeats", "1", "--batch-size", "4"]
     command += ["--json", str(tmp_path / "step.json"), "--html", str(tmp_path / "step.html")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "ceilings:" in done.stdout
     report = json.loads((tmp_path / "step.json").read_text())
-    assert [r["name"] for r in report["results"]] == ["dango", "hetero"]
+    assert [r["name"] for r in report["results"]] == ["dango", "dango, DDP", "hetero", "hetero, DDP"]
+    exchanged = report["results"][3]
+    assert exchanged["exchanged_bytes"] >= 4 * exchanged["parameters"]
+    assert exchanged["step_relative_to_no_exchange"] > 0
+    assert "times the step without the exchange of 0." in done.stdout
     assert "Training steps" in (tmp_path / "step.html").read_text()
 
 

@@ -29,6 +29,7 @@ from knockgraph.sources import (
     costanzo,
     download,
     edge_list,
+    graph_tables,
     kuzmin,
     sgd,
     string,
@@ -366,14 +367,16 @@ READERS: dict[str, Reader] = {
     "Kuzmin, digenic calls": text(
         "k.tsv", SIGNS, lambda p: kuzmin.read_digenic_calls(p, resolver(), FileReport("k", p))
     ),
-    "table of genes": Reader("genes.csv", NAMED, lambda p: tables.read_graph(p.parent), True, beside=relation_beside),
-    "table of edges": Reader(
-        "relations/p.csv", ARROWS, lambda p: tables.read_graph(p.parent.parent), True, beside=genes_beside
+    "table of genes": Reader(
+        "genes.csv", NAMED, lambda p: graph_tables.read_graph(p.parent), True, beside=relation_beside
     ),
-    "table of experiments": text("my.csv", TABLE, tables.read_screen),
-    "table of experiments, tabs": text("my.tsv", TABLE.replace(",", "\t"), tables.read_screen),
+    "table of edges": Reader(
+        "relations/p.csv", ARROWS, lambda p: graph_tables.read_graph(p.parent.parent), True, beside=genes_beside
+    ),
+    "table of experiments": text("my.csv", TABLE, tables.read_table),
+    "table of experiments, tabs": text("my.tsv", TABLE.replace(",", "\t"), tables.read_table),
     "table of genotypes": text("my.csv", TABLE, tables.read_genotypes),
-    "table in Parquet": Reader("my.parquet", lambda p: sample_screen().save(p), tables.read_screen),
+    "table in Parquet": Reader("my.parquet", lambda p: sample_screen().save(p), tables.read_table),
     "list of genes": Reader("genes.txt", "YAL001C\nYAL002W\n", read_names),
     "cell graph": Reader("x.cellgraph", GRAPH.save, CellGraph.load),
     "split": Reader("x.split", lambda p: sample_split().save(p), Split.load),

@@ -76,18 +76,6 @@ def test_an_error_closes_its_phase(hand: Hand) -> None:
     assert clock.totals == {(FORWARD, ""): 4, (REMAINDER, ""): 2}
 
 
-def test_the_wait_for_gradients_is_cut_off_the_backward_pass(hand: Hand) -> None:
-    clock = PhaseClock()
-    clock.begin_step()
-    clock.push((BACKWARD, ""))
-    hand.now = 7
-    clock.gradients_complete()
-    hand.now = 10
-    clock.pop()
-    clock.end_step()
-    assert clock.totals == {(REMAINDER, ""): 0, (BACKWARD, ""): 7, (SYNC, ""): 3}
-
-
 def test_warm_up_and_what_is_outside(hand: Hand) -> None:
     clock = PhaseClock(first=1, last=3, most=2, drawn=1)
     for wall in (100, 1, 2, 3, 100):
@@ -187,12 +175,15 @@ def test_events_of_a_device(hand: Hand, late: bool, monkeypatch: pytest.MonkeyPa
     clock = PhaseClock(torch.device("cuda"), first=1)
     for _ in range(3):
         clock.begin_step()
-        for name, part, seconds in (("wait for data", "", 1), (LOSS, "", 2), (LOSS, "mse", 3), (BACKWARD, "", 4)):
+        for name, part, seconds in (
+            ("wait for data", "", 1),
+            (LOSS, "", 2),
+            (LOSS, "mse", 3),
+            (BACKWARD, "", 4),
+            (SYNC, "", 5),
+        ):
             clock.push((name, part))
             hand.now += seconds * 10**9
-            if name == BACKWARD:
-                clock.gradients_complete()
-                hand.now += 5 * 10**9
             clock.pop()
         clock.end_step()
     assert not waits

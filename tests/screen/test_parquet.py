@@ -13,7 +13,7 @@ from hypothesis import given
 from screen_cases import NAN, examples, screens
 
 from knockgraph import FileFormatError, KnockgraphError, Screen
-from knockgraph.sources.tables import read_table
+from knockgraph.sources.graph_tables import read_arrow
 
 
 def example() -> Screen:
@@ -346,7 +346,7 @@ def test_a_pickled_type_in_the_schema_is_not_executed(path, tmp_path):
     table = pa.table(table.columns, schema=pa.schema(fields, metadata=table.schema.metadata))
     pq.write_table(table, path)
     assert payload in base64.b64decode(pq.read_metadata(path).metadata[b"ARROW:schema"])
-    for read in (Screen.load, read_table):
+    for read in (Screen.load, read_arrow):
         with contextlib.suppress(FileFormatError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             read(path)

@@ -14,7 +14,7 @@ import knockgraph as kg
 from knockgraph import splits
 from knockgraph.models.baselines import Additive, LowRank, RidgePairs, Smoothing, reproducibility_ceiling
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
-from knockgraph.sources.tables import read_screen
+from knockgraph.sources.tables import read_table
 
 NAMES = ["A", "B", "C", "D", "E"]
 GRAPH = kg.CellGraph(NAMES, {"r": torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])}, aliases={"A": ["Alpha"]})
@@ -33,7 +33,7 @@ def test_a_value_is_read_back_as_it_was_written(value: float) -> None:
 
 
 def test_a_table(tmp_path: Path) -> None:
-    screen = read_screen(_table(tmp_path, "A=0.3+B", "B,A = 0.30", "A", "WT", "C=1|A=2", "A=0"))
+    screen = read_table(_table(tmp_path, "A=0.3+B", "B,A = 0.30", "A", "WT", "C=1|A=2", "A=0"))[0]
     expected = [("A=0.3", "B"), ("A=0.3", "B"), ("A",), (), ("A=2", "C=1"), ("A",)]
     assert list(screen.genotypes) == expected
     assert screen.duplicates().genotypes == 2
@@ -45,8 +45,8 @@ def test_a_table(tmp_path: Path) -> None:
 
 
 def test_without_values_nothing_changes(tmp_path: Path) -> None:
-    plain = read_screen(_table(tmp_path, "A+B", "C"))
-    zeros = read_screen(_table(tmp_path, "A=0+B=0.0", "C=-0"))
+    plain = read_table(_table(tmp_path, "A+B", "C"))[0]
+    zeros = read_table(_table(tmp_path, "A=0+B=0.0", "C=-0"))[0]
     assert plain.genotypes.values is None
     assert zeros == kg.Screen(plain.genotypes, plain.phenotypes, source="screen.csv")
     assert plain.genotypes.hash == zeros.genotypes.hash
@@ -66,7 +66,7 @@ def test_without_values_nothing_changes(tmp_path: Path) -> None:
 )
 def test_bad_values_in_a_table(genotype: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(kg.ScreenError, match=why):
-        read_screen(_table(tmp_path, "B=0.5", genotype))
+        read_table(_table(tmp_path, "B=0.5", genotype))[0]
 
 
 def _bound(unseen: bool = False) -> kg.BoundScreen:

@@ -14,12 +14,17 @@ import pytest
 from knockgraph import CellGraph, FileFormatError, GraphError, KnockgraphError, Screen, ScreenError, UnknownGeneError
 from knockgraph.sources import delimited as delimited_file
 from knockgraph.sources import table_blocks
+from knockgraph.sources.graph_tables import read_arrow, read_graph
 from knockgraph.sources.report import ImportReport
-from knockgraph.sources.tables import read_genotypes, read_graph, read_screen, read_table
+from knockgraph.sources.tables import TableOptions, read_genotypes, read_table
 
 Columns = dict[str, list]
 
 GENES: Columns = {"gene": ["A", "B", "C"], "standard": ["TFC3", "", ""], "aliases": ["x| y", "", "z"]}
+
+
+def read_screen(path: Path) -> Screen:
+    return read_table(path, TableOptions(missing="keep"))[0]
 
 
 def delimited(columns: Columns, delimiter: str) -> str:
@@ -302,8 +307,14 @@ def test_parquet_genotypes_as_numbers_and_fixed_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
-        ({"genes": ["A"], "fitness": [1]}, "s.csv has no column 'genotype'; it has genes, fitness"),
-        ({"genotype": ["A"]}, "s.csv has no phenotype; add a numeric column, e.g. 'fitness'"),
+        (
+            {"who": ["A"], "fitness": [1]},
+            "s.csv has no column 'genotype', nor gene_a,gene_b or query,array; it has who, fitness; choose",
+        ),
+        (
+            {"genotype": ["A"]},
+            "s.csv has no phenotype, which is a column of numbers, e.g. 'fitness'; add one, or choose",
+        ),
         ({"genotype": ["A"], "source": ["x"]}, "s.csv has no phenotype"),
         ({"genotype": ["A", "", "B"], "fitness": [1, 2, 3]}, "s.csv, data row 2: the genotype is empty; write WT for"),
         ({"genotype": ["A", "B", "  "], "fitness": [1, 2, 3]}, "s.csv, data row 3: the genotype is empty"),
@@ -317,12 +328,11 @@ def test_parquet_genotypes_as_numbers_and_fixed_lists(tmp_path: Path) -> None:
             {"genotype": ["A", "B"], "fitness": [1, "high"]},
             "s.csv, line 3: column 'fitness' is not numeric, it holds 'high'",
         ),
-        ({"genotype": ["A"], "fitness": ["true"]}, "column 'fitness' is not numeric, it holds 'true'"),
-        ({"genotype": ["A"], "fitness": ["2020-01-01"]}, "column 'fitness' is not numeric, it holds '2020-01-01'"),
-        ({"genotype": ["A"], "fitness": ["1_000"]}, "column 'fitness' is not numeric, it holds '1_000'"),
+        ({"genotype": ["A"], "fitness": ["true"]}, r"no phenotype, .* \('fitness' holds 'true'\); add one, or choose"),
+        ({"genotype": ["A"], "fitness": ["2020-01-01"]}, r"no phenotype, .* \('fitness' holds '2020-01-01'\)"),
+        ({"genotype": ["A"], "fitness": ["1_000"]}, r"no phenotype, .* \('fitness' holds '1_000'\)"),
         ({"genotype": ["A"], "fitness": ["inf"]}, "s.csv: column 'fitness' is infinite at experiment 0"),
         ({"genotype": ["A"], ".std": [1]}, "s.csv: '.std' cannot name a phenotype"),
-        ({"genotype": ["A"], "fitness": [1], "genotype.std": [1]}, "s.csv: statistics are given for 'genotype'"),
     ],
 )
 def test_bad_screens(columns: Columns, text: str, tmp_path: Path) -> None:
@@ -335,7 +345,7 @@ def test_bad_screens(columns: Columns, text: str, tmp_path: Path) -> None:
     [
         (pa.array([["A"], None]), "s.parquet, data row 2: the genotype is missing; an empty list means the wild"),
         (pa.array([["A"], ["B", None]]), "s.parquet, data row 2: the genotype holds a missing gene name"),
-        (pa.array(["A", None]), "s.parquet, data row 2: the genotype is empty"),
+        (pa.array(["A", None]), "s.parquet, data row 2: the genotype is blank; write WT for the wild type"),
         (
             pa.array([{"a": 1}, {"a": 2}]),
             "s.parquet: the column 'genotype' holds struct<a: int64>; give strings or lists",
@@ -366,12 +376,12 @@ def truncated_gzip(path: Path) -> None:
             "s.csv, line 3: it has 3 fields instead of 2",
         ),
         ("s.csv", lambda path: path.write_text("genotype,fitness\nA\n"), "s.csv, line 2: it has 1 fields instead of 2"),
-        ("s.csv", lambda path: path.write_bytes(b"genotype,fitness\nA\xff,1\n"), "s.csv, line 2: it is not UTF-8 text"),
         (
             "s.csv",
-            lambda path: path.write_bytes(b"gen\xff,fitness\nA,1\n"),
-            "s.csv, line 1: it is not UTF-8 text; convert the file",
+            lambda path: path.write_bytes(b"genotype,fitness\nA\x9d,1\n"),
+            "s.csv has a line that is neither UTF-8 nor Latin-1 text, .*A.*x9d.*; convert the file to UTF-8",
         ),
+        ("s.csv", lambda path: path.write_bytes(b"genotype\0,fitness\nA,1\n"), "s.csv is not text, it holds zero"),
         ("s.csv", lambda path: path.write_text("genotype,x,x\nA,1,2\n"), "s.csv has more than one column 'x'; rename"),
         ("s.csv.gz", truncated_gzip, "s.csv.gz is damaged or incomplete .*; get the file again"),
         ("s.parquet", lambda path: path.write_text("genotype,fitness\nA,1\n"), "cannot read .*s.parquet: "),
@@ -380,7 +390,7 @@ def truncated_gzip(path: Path) -> None:
 )
 def test_malformed_files(name: str, spoil: Callable[[Path], object], text: str, tmp_path: Path) -> None:
     spoil(tmp_path / name)
-    for read in (read_table, read_screen):
+    for read in (read_arrow, read_screen):
         with pytest.raises(FileFormatError, match=text) as caught:
             read(tmp_path / name)
         assert "\n" not in str(caught.value)
@@ -403,7 +413,7 @@ def test_a_cell_that_is_no_number_is_found(tmp_path: Path) -> None:
     with pytest.raises(ScreenError, match=r"s\.csv\.xz, line 4: column 'fitness' is not numeric, it holds 'high'"):
         read_screen(path)
     parquet = write(tmp_path / "s.parquet", {"genotype": ["A", "B"], "fitness": ["1", "high"]})
-    with pytest.raises(ScreenError, match=r"s\.parquet: column 'fitness' is not numeric, it holds 'high'"):
+    with pytest.raises(ScreenError, match=r"s\.parquet, data row 2: column 'fitness' is not numeric, it holds 'high'"):
         read_screen(parquet)
 
 
@@ -423,7 +433,7 @@ def test_a_table_that_unpacks_without_end_is_refused(
     monkeypatch.setattr(delimited_file, "_FREE_TEXT", 1 << 16)
     pack = gzip.compress if name.endswith("gz") else lzma.compress
     (tmp_path / name).write_bytes(pack(b"genotype,gene,fitness\n" + b"A,B,1\n" * (1 << 17)))
-    for read in (read_screen, read_genotypes, read_table):
+    for read in (read_screen, read_genotypes, read_arrow):
         with pytest.raises(FileFormatError, match="unpacks to more than 200 times its size"):
             read(tmp_path / name)
 
@@ -476,8 +486,8 @@ def test_the_memory_of_an_import_is_that_of_the_screen(tmp_path: Path) -> None:
     """20 million rows took 16.6 GB, 800 bytes for each; a row of the screen has 28, and some copies are made of it."""
     program = (
         "import sys, pathlib\n"
-        "from knockgraph.sources.tables import read_screen\n"
-        "read_screen(pathlib.Path(sys.argv[1]))\n"
+        "from knockgraph.sources.tables import read_table\n"
+        "read_table(pathlib.Path(sys.argv[1]))\n"
         "print(pathlib.Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])\n"
     )
     random = np.random.default_rng(0)

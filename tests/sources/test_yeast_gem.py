@@ -8,8 +8,9 @@ import pytest
 from source_files import write
 
 from knockgraph import FileFormatError, KnockgraphError, Metabolism
+from knockgraph.files import cache_folder
 from knockgraph.sources import yeast_gem
-from knockgraph.sources.yeast_gem import cache_folder, read_model
+from knockgraph.sources.yeast_gem import read_model
 
 YAML = """---
 !!omap

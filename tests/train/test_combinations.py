@@ -14,9 +14,9 @@ from knockgraph import losses, models
 from knockgraph.errors import ConfigError
 from knockgraph.run import train
 from knockgraph.screen import LabelTransform
-from knockgraph.train.empty import NO_BACKWARD
 from knockgraph.train.plain_config import compose_plain
 from knockgraph.train.run import make_task
+from knockgraph.train.schema import NO_BACKWARD
 from knockgraph.train.task import Task
 
 from test_ddp import start  # isort: skip

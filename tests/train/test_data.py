@@ -242,11 +242,11 @@ def test_what_is_made_in_workers_starts_on_the_host(
 ) -> None:
     """A screen that lived on the GPU gave worker-side strategies batches that they could not collate."""
     made = data(files)
-    made.collate = kg.strategies.create(strategy, made.graph).collate
+    own = kg.strategies.create(strategy, made.graph)
     monkeypatch.setattr(made, "_device", lambda: torch.device("cuda"))
     moved: list[Any] = []
     monkeypatch.setattr(kg.screen.BoundScreen, "to", lambda bound, device: moved.append(device) or bound)
-    made.loader("train", shuffle=False).close()
+    made.loader("train", False, own).close()
     assert bool(moved) == resident
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from training_runs import QUIET, Started, close, config, environment, same, saved_step, wait_for_steps, weights
 
 import knockgraph as kg
@@ -44,12 +45,16 @@ def free_port() -> int:
 
 
 def start(
-    directory: Path, *overrides: str, before: Callable[[], Any] | None = None, options: Sequence[str] = OPTIONS
+    directory: Path,
+    *overrides: str,
+    before: Callable[[], Any] | None = None,
+    options: Sequence[str] = OPTIONS,
+    ranks: int = 2,
 ) -> list[Started]:
     """Two ranks, with the variables that torchrun would set."""
     common = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
         "GROUP_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
@@ -57,10 +62,10 @@ def start(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "RECORD": str(directory),
     }
-    words = ["train", f"run_dir={directory}", *options, *TWO, *overrides]
+    words = ["train", f"run_dir={directory}", *options, *(TWO if ranks > 1 else ONE), *overrides]
     return [
         Started(*words, variables={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, before=before)
-        for rank in range(2)
+        for rank in range(ranks)
     ]
 
 
@@ -136,6 +141,24 @@ def test_one_process_writes_and_speaks(runs: Runs) -> None:
     assert {p.name for p in double.iterdir()} == {p.name for p in single.iterdir()}
     assert len(list((double / "tensorboard").glob("events.*"))) == 1
     assert json.loads((double.parent / "two.json").read_text())["run_dir"] == str(double)
+
+
+def test_one_process_of_torchrun(runs: Runs, tmp_path: Path) -> None:
+    """The machinery of several processes, with nobody to talk to: the same run, bit for bit."""
+    single, _, _ = runs
+    (rank,) = start(tmp_path / "alone", before=in_a_group, ranks=1)
+    rank.wait()
+    assert same(weights(single), weights(tmp_path / "alone"))
+    assert Path(f"{tmp_path}/alone-group.txt").read_text() == "1 Ranks"
+
+
+def in_a_group() -> None:
+    class Told(Task):
+        def on_train_end(self) -> None:
+            group = f"{torch.distributed.get_world_size()} {type(self.trainer.strategy).__name__}"
+            Path(f"{os.environ['RECORD']}-group.txt").write_text(group)
+
+    run_module.Task = Told  # type: ignore[misc]
 
 
 def test_missing_labels_of_two_phenotypes(tmp_path: Path) -> None:

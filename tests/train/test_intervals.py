@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from training_runs import config
 
 import knockgraph as kg
-from knockgraph.predict import Predictor, predict
+from knockgraph.predict import RunPredictor, predict
 from knockgraph.run import train
 from knockgraph.train.intervals import COVERAGE, LEVELS, Intervals, half_width
 
@@ -64,7 +64,7 @@ def test_a_run_keeps_them(finished: Path, command: Command) -> None:
     """16 validation labels: the 90 % half width is the largest error, as computed here from the predictions alone."""
     kept = json.loads((finished / "intervals.json").read_text())
     assert (kept["checkpoint"], kept["phenotypes"], kept["labels"]) == ("best-error", ["gene_interaction"], [16])
-    predictor = Predictor(finished, say=lambda _: None)
+    predictor = RunPredictor(finished, say=lambda _: None)
     split, screen = kg.Split.load(finished / "data.split"), kg.demo_screen(160)
     lines: list[str] = []
     texts = ["+".join(screen.genotypes[row]) or "WT" for row in split["val"]]

@@ -20,8 +20,8 @@ import knockgraph as kg
 from knockgraph import predict
 from knockgraph.run import train
 from knockgraph.train import memory
+from knockgraph.train.predictor import Predictor
 from knockgraph.train.run import load_task
-from knockgraph.train.task import Task
 
 Command = Callable[..., tuple[str, str]]
 GENES = kg.demo_cell().genes
@@ -189,7 +189,7 @@ def test_tables(finished: Path, tmp_path: Path) -> None:
     [
         ("no.csv", None, "there is no such file"),
         ("no.parquet", None, "there is no such file"),
-        ("bad.csv", "gene,fitness\nA,1\n", "has no column 'genotype'"),
+        ("bad.csv", "fitness\n1\n", "has no column 'genotype'"),
         ("bad.csv", f"genotype\n{A}++{B}\n", "has an empty gene name"),
         ("bad.parquet", "text", "is not a readable screen"),
     ],
@@ -469,14 +469,14 @@ def test_missing_parts_of_a_run(finished: Path, tmp_path: Path, command: Command
 def test_out_of_memory(
     finished: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    whole = Task.forward
+    whole = Predictor.forward
 
-    def limited(self: Task, batch: kg.PerturbationBatch) -> Any:
+    def limited(self: Predictor, batch: kg.PerturbationBatch) -> Any:
         if batch.num_samples > 4:
             raise error
         return whole(self, batch)
 
-    monkeypatch.setattr(Task, "forward", limited)
+    monkeypatch.setattr(Predictor, "forward", limited)
     out = tmp_path / "out.parquet"
     out.write_text("what was there before")
     words = ["--screen", str(finished / "predictions.parquet"), "-o", str(out), "--batch-size", "6"]
@@ -496,16 +496,16 @@ def test_a_failure_leaves_no_half_written_file(
     finished: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
-    whole = Task.forward
+    whole = Predictor.forward
 
-    def failing(self: Task, batch: kg.PerturbationBatch) -> Any:
+    def failing(self: Predictor, batch: kg.PerturbationBatch) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise RuntimeError("the third batch fails")
         return whole(self, batch)
 
-    monkeypatch.setattr(Task, "forward", failing)
+    monkeypatch.setattr(Predictor, "forward", failing)
     words = ["--screen", str(finished / "predictions.parquet"), "--batch-size", "2"]
     _, err = command("predict", str(finished), *words, "-o", str(tmp_path / "out.parquet"), code=70)
     assert "the third batch fails" in err

@@ -149,12 +149,12 @@ def stopped_or_killed(tmp_path: Path, number: int, *options: str) -> str:
 
 def test_a_lost_rank(tmp_path: Path) -> None:
     said = stopped_or_killed(tmp_path, signal.SIGKILL)
-    assert "another process of this run has ended, and this one cannot go on alone" in said
+    assert "another process of this run has ended, and this one cannot continue alone" in said
 
 
 def test_a_frozen_rank(tmp_path: Path) -> None:
     said = stopped_or_killed(tmp_path, signal.SIGSTOP, "trainer.process_timeout=3")
-    assert "a process of this run has not answered for 3 s (trainer.process_timeout)" in said
+    assert "a process of this run has not responded for 3 s (trainer.process_timeout)" in said
 
 
 @pytest.mark.full

@@ -55,6 +55,7 @@ def _hetero(about: str, *options: str) -> Variant:
 
 VARIANTS: dict[str, Variant] = {
     "hetero": _hetero("reference settings"),
+    "hetero-fast": Variant(("model=hetero-fast",), "one layer"),
     "hetero-small": Variant(("model=hetero-small",), "the size for the demo cell"),
     "dango": Variant(("model=dango", "loss=dango"), "with its reconstruction loss"),
     "sum": _hetero("relations summed", "messages.aggregation=sum"),
@@ -63,7 +64,7 @@ VARIANTS: dict[str, Variant] = {
     "SAGE": _hetero("instead of GIN", "messages.conv=sage"),
     "GCN": _hetero("instead of GIN", "messages.conv=gcn"),
     "GATv2": _hetero("instead of GIN", "messages.conv=gatv2"),
-    "local pairs": _hetero("all pairs of deleted genes instead of Hyper-SAGNN", "readout.local=pairs"),
+    "hyper-sagnn": _hetero("Hyper-SAGNN instead of all pairs of deleted genes", "readout.local=hyper-sagnn"),
     "no local": _hetero("without a local predictor", "readout.local=false"),
     "typed": _hetero("all relations in one typed edge list", "messages.merge=typed"),
     "float32": Variant(("model=hetero", "trainer.precision=32-true"), "reference settings, no half precision"),
@@ -300,7 +301,6 @@ def _run(config: Config, data: TrainingData, clock: Clock) -> dict[str, Any]:
     clock.progress("making the model")
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
-    data.collate = task.strategy.collate
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / "config.yaml") as part:
         part.write_text(dump(config), encoding="utf-8")

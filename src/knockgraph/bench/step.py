@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from knockgraph import losses, models, strategies
 from knockgraph.bench.ceilings import ceilings, floor
@@ -26,6 +27,7 @@ from knockgraph.models.model import CellModel, Prediction
 from knockgraph.models.presets import merged
 from knockgraph.screen import BoundScreen, PerturbationBatch
 from knockgraph.strategies import Strategy
+from knockgraph.train.exchange import GradientExchange
 from knockgraph.train.memory import is_out_of_memory, predict_peak
 
 PARTS = ("forward", "loss", "backward", "clipping", "optimizer")
@@ -103,6 +105,7 @@ def bench_step(
     repeats: int = 10,
     channels: int = 64,
     layers: int = 3,
+    ddp: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Time whole training steps: forward, loss, backward, clipping and optimizer.
@@ -122,6 +125,8 @@ def bench_step(
         repeats: Timed steps.
         channels: Of all states.
         layers: Of the hetero model.
+        ddp: Measure each variant a second time with what several GPUs add to a step: the exchange of the gradients, in
+            a process group of one.
         progress: Called with what is being measured.
     """
     names = list(only or VARIANTS)
@@ -135,8 +140,8 @@ def bench_step(
         for batch in batch_sizes if name in ("hetero", "dango", "dango, published") else batch_sizes[:1]:
             progress(f"{name}, batch {batch}")
             settings = {"channels": channels, "layers": layers}
-            found = _measure(name, graph, screen, device, batch, repeats, settings)
-            results.append({"name": name, "batch": batch, **found})
+            for label, found in _measure(name, graph, screen, device, batch, repeats, settings, ddp).items():
+                results.append({"name": label, "batch": batch, **found})
             gc.collect()
             if device == "cuda":
                 torch._C._cuda_clearCublasWorkspaces()  # one for each stream that a graph was recorded on
@@ -171,23 +176,43 @@ def _measure(
     size: int,
     repeats: int,
     settings: dict[str, int],
-) -> dict[str, Any]:
+    ddp: bool,
+) -> dict[str, dict[str, Any]]:
+    """Label → what was found; the step with the exchange has a label of its own."""
     variant = VARIANTS[name]
     try:
         step = _Step(variant, graph, screen, device, size, settings)
-        for _ in range(3):
-            step()
-        syncs = step.host_syncs()
-        found = {"about": variant.about, "strategy": variant.strategy, **step.timed(repeats), "host_syncs": syncs}
+        measured = {name: {"about": variant.about, "strategy": variant.strategy, **step.warm_and_timed(repeats)}}
+        if ddp:
+            measured |= _exchanged(name, step, measured[name], repeats)
         if device == "cuda" and name == "hetero" and size > 8:
-            found["predicted_bytes"] = step.predicted(screen, size)
-        return found
+            measured[name]["predicted_bytes"] = step.predicted(screen, size)
+        return measured
     except (GraphError, ModelError) as error:  # an option that this graph cannot have
-        return {"about": variant.about, "skipped": str(error)}
+        return {name: {"about": variant.about, "skipped": str(error)}}
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return {"about": variant.about, "skipped": "out of memory on the device"}
+        return {name: {"about": variant.about, "skipped": "out of memory on the device"}}
+
+
+def _exchanged(name: str, step: _Step, alone: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:
+    """The same step with the exchange of gradients, in a process group of one; then without it once more, because the
+    clock of a device may drift.
+    """
+    backend = "nccl" if step.device.type == "cuda" else "gloo"
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    try:
+        step.exchange = GradientExchange(step.model.parameters())
+        found = step.warm_and_timed(repeats)
+        sent, step.exchange = step.exchange.nbytes, None
+    finally:
+        dist.destroy_process_group()
+    again = step.warm_and_timed(repeats)
+    ratio = 2 * found["step_ms"] / (alone["step_ms"] + again["step_ms"])
+    about = {"about": "with the exchange of gradients, in a process group of one", "strategy": alone["strategy"]}
+    return {f"{name}, DDP": {**about, **found, "exchanged_bytes": sent, "step_relative_to_no_exchange": ratio}}
 
 
 class _Step:
@@ -222,6 +247,7 @@ class _Step:
             wild_type = self.batches[0].only_wild_type()
             with self._autocast(), self.strategy(wild_type) as view:
                 self.model.refresh_wild_type(view)
+        self.exchange: GradientExchange | None = None
         self.graphed: GraphedModel | None = None
         if variant.replay and can_be_graphed(self.model, self.strategy, self.device):
             most = max(len(b.perturbation_indices) for b in self.batches)
@@ -253,6 +279,8 @@ class _Step:
             self._mark()
             total: Tensor = parts.total
             total.backward()  # type: ignore[no-untyped-call]
+        if self.exchange is not None:
+            self.exchange()
         self._mark()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 10.0)
         self._mark()
@@ -283,6 +311,13 @@ class _Step:
             finally:  # also when the step runs out of memory: the next variant is measured without
                 torch.cuda.set_sync_debug_mode("default")
         return sum("synchroniz" in str(w.message) and "debug mode" not in str(w.message) for w in caught)
+
+    def warm_and_timed(self, repeats: int) -> dict[str, Any]:
+        """As :meth:`timed`, after three steps of warm-up; and how often a step waits for the device."""
+        for _ in range(3):
+            self()
+        syncs = self.host_syncs()
+        return {**self.timed(repeats), "host_syncs": syncs}
 
     def timed(self, repeats: int) -> dict[str, Any]:
         """Milliseconds per step and phase (medians), peak memory, rates."""

@@ -14,6 +14,7 @@ from rich.text import Text
 from knockgraph.cli.bench import bench_app
 from knockgraph.cli.download import download
 from knockgraph.cli.graph import graph_app
+from knockgraph.cli.options import models, options
 from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
 from knockgraph.cli.terminal import HELP, Json, err, out, ready_streams
@@ -32,6 +33,8 @@ app.command()(evaluate)
 app.command()(baselines)
 app.command(cls=WithoutValue)(predict)
 app.command()(explain)
+app.command()(models)
+app.command()(options)
 app.command()(download)
 app.add_typer(bench_app, name="bench")
 app.add_typer(graph_app, name="graph")

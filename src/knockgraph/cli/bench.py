@@ -157,6 +157,9 @@ def bench_step(
     repeats: Annotated[int, typer.Option(min=1, help="Timed steps, after the warm-up.")] = 10,
     channels: Annotated[int, typer.Option(min=1, help="Channels of all states.")] = 64,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the hetero model.")] = 3,
+    ddp: Annotated[
+        bool, typer.Option("--ddp", help="Also with the gradient exchange of several GPUs, in a process group of one.")
+    ] = False,
     html: Html = None,
     json_: Json = None,
 ) -> None:
@@ -171,12 +174,36 @@ def bench_step(
     sizes = batch_size or ([28, 64, 128, 256] if device == "cuda" else [28])
     with busy("generating the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
-        report = run(graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, say)
+        report = run(graph, screen.bind(graph), device, sizes, only, repeats, channels, layers, ddp, say)
     out.print(report_step.conditions(report))
     _print_table(report_step.HEADINGS, report_step.rows(report))
-    for line in [report_step.limits(report), *report_step.predictions(report)]:
+    for line in [report_step.limits(report), *report_step.predictions(report), *report_step.exchanges(report)]:
         out.print(line)
     write_text(html, report_step.html, report)
+    write_json(json_, report)
+
+
+@bench_app.command("tune")
+def bench_tune(
+    repeats: Annotated[int, typer.Option(min=1, help="Timed calls for each candidate.")] = 10,
+    keep: Annotated[bool, typer.Option(help="Keep the result in the cache folder, to be used from now on.")] = True,
+    json_: Json = None,
+) -> None:
+    """Time the fused kernels with other tiles than the default ones on this GPU, and keep the fastest.
+
+    Example: knockgraph bench tune --json tune.json
+    """
+    from knockgraph.bench import tune
+
+    check_device("cuda")
+    with busy("making the operands") as say:
+        report = tune.bench_tune(repeats=repeats, progress=say)
+    _print_table(("kernel", "default", "tuned"), tune.rows(report))
+    for r in report["results"]:
+        before, after = (f"{r[key]:,.2f}" if r[key] is not None else "–" for key in ("default_ms", "tuned_ms"))
+        out.print(f"{r['family']}, forward and backward: {before} ms with the default tiles, {after} ms tuned")
+    if keep:
+        out.print(f"kept in {tune.keep(report)}")
     write_json(json_, report)
 
 

@@ -262,8 +262,8 @@ def _build(preset: str, from_: Path | None, options: GraphOptions) -> tuple[Cell
 def _fetched(files: Sequence[str]) -> Path:
     """The folder of files fetched for a source."""
     from knockgraph.cli.download import fetch_all
+    from knockgraph.files import cache_folder
     from knockgraph.sources.catalogue import chosen
-    from knockgraph.sources.yeast_gem import cache_folder
 
     folder = cache_folder() / "downloads"
     out.print(f"no --from: using {folder}")

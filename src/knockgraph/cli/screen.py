@@ -19,6 +19,7 @@ from knockgraph.cli.terminal import (
     known_source,
     out,
     source_names,
+    writable,
     wrote,
 )
 from knockgraph.errors import KnockgraphError
@@ -56,6 +57,21 @@ class KuzminTable(StrEnum):
     digenic_calls = "digenic-calls"
 
 
+class Missing(StrEnum):
+    """What to do with experiments in which nothing was measured."""
+
+    drop = "drop"
+    keep = "keep"
+    error = "error"
+
+
+class DecimalSign(StrEnum):
+    """The sign in front of the decimals."""
+
+    point = "point"
+    comma = "comma"
+
+
 class SplitKind(StrEnum):
     """How experiments are assigned to train, val and test."""
 
@@ -84,8 +100,40 @@ def screen_import(
             help="table, demo, yeast-scale, collins2007, costanzo2016, kuzmin2018, or a source of another package.",
         ),
     ],
-    output: Output,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", callback=writable, help="The screen file to write (Parquet).")
+    ] = None,
     from_: From = None,
+    phenotype: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="table: a column of labels; repeatable, or divided by commas.", show_default="all columns of numbers"
+        ),
+    ] = None,
+    gene_columns: Annotated[
+        str | None,
+        typer.Option(
+            help="table: the column of genotypes, or the columns of one gene each.",
+            metavar="COLUMN[,COLUMN]",
+            show_default="by their names",
+        ),
+    ] = None,
+    missing: Annotated[Missing, typer.Option(help="table: experiments in which nothing was measured.")] = Missing.drop,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(help="table: tab, comma, semicolon, pipe, space or one character.", show_default="found"),
+    ] = None,
+    decimal: Annotated[DecimalSign | None, typer.Option(help="table: decimal sign.", show_default="found")] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(help="table: what divides the genes of a cell: + (also , | ;), space or /.", show_default="found"),
+    ] = None,
+    sheet: Annotated[
+        str | None, typer.Option(help="table: sheet of an Excel workbook.", show_default="the one")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how the table is understood and write nothing.")
+    ] = False,
     unknown: Annotated[
         Unknown | None,
         typer.Option(
@@ -113,19 +161,34 @@ def screen_import(
 ) -> None:
     """Turn a table of experiments into a screen file (Parquet).
 
-    [bold]table[/] reads CSV, TSV or Parquet with a column [bold]genotype[/] (genes joined by +, WT for the wild type)
-    and one numeric column per phenotype; with --genes its names become systematic names, so that two names of one gene
-    are one. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
+    [bold]table[/] reads text (any delimiter), Parquet or Excel with a column [bold]genotype[/] (genes joined by +, WT
+    for the wild type) or a column for each gene (gene_a,gene_b or query,array), and columns of numbers. It says how it
+    understood the table before it writes; --dry-run writes nothing. With --genes its names become systematic names, so
+    that two names of one gene are one. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
     files of the study in the folder (or the file) given by --from; names resolve by SGD_features.tab in that folder.
 
-    Example: knockgraph screen import table --from my.csv -o my.parquet
+    Example: knockgraph screen import table --from my.csv --phenotype fitness -o my.parquet
     """
     from knockgraph.screen.summary import summarise
     from knockgraph.sources.presets import import_screen
     from knockgraph.sources.source import ScreenOptions
+    from knockgraph.sources.table_layout import TableOptions
 
+    if output is None and not dry_run:
+        raise KnockgraphError("there is no file to write; name it with -o FILE, or only look with --dry-run")
+    reading = TableOptions(
+        phenotype or (),
+        () if gene_columns is None else (gene_columns,),
+        join,
+        None if decimal is None else decimal.value,
+        delimiter,
+        sheet,
+        missing.value,
+    )
+    if name != "table" and reading != TableOptions():
+        raise KnockgraphError(f"the options that start with 'table:' in --help are not for {name}; leave them out")
     dropped: Any = None if unknown is None else unknown.value
-    options = ScreenOptions(dropped, linked.value, table.value, genes, experiments, seed)
+    options = ScreenOptions(dropped, linked.value, table.value, genes, experiments, seed, reading)
     screen, report = import_screen(name, from_, options)
     for line in report.lines():
         out.print(line)
@@ -134,13 +197,18 @@ def screen_import(
         if genes is None:
             _one_name_per_gene(screen, "merge by gene with --genes, a cell graph or a folder with SGD_features.tab")
         screen = screen.merge_duplicates(merge)  # type: ignore[arg-type]
-    screen.save(output)
-    wrote(output, f": {screen}")
+    if output is None or dry_run:
+        out.print(f"nothing is written: {screen}")
+    else:
+        screen.save(output)
+        wrote(output, f": {screen}")
     if before.genotypes:
         what = f"merged by {merge}" if merge != "no" else "kept; merge them with --merge mean"
         some = "1 genotype was" if before.genotypes == 1 else f"{before.genotypes:,} genotypes were"
         out.print(f"  note: {some} measured more than once ({what})")
-    write_json(json_, {"file": str(output), "merge": merge, **report.as_dict(), **summarise(screen)})
+    write_json(
+        json_, {"file": None if dry_run else str(output), "merge": merge, **report.as_dict(), **summarise(screen)}
+    )
 
 
 @screen_app.command("info")

@@ -9,21 +9,23 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from knockgraph.cli.options import complete_overrides
 from knockgraph.cli.terminal import Html, Json, check_device, counting, err, out, writable, write_text, wrote
 from knockgraph.files import write_json
 
 
 def train(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Hydra overrides: key=value …", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Hydra overrides: key=value …", show_default=False, autocompletion=complete_overrides),
     ] = None,
     json_: Json = None,
 ) -> None:
     """Train a model; without arguments on the demo cell, in under a minute on two cores.
 
     Every key of the config can be changed: [bold]knockgraph train model=dango trainer.max_epochs=20 run_dir=runs/my[/].
-    Continue an interrupted run with [bold]run_dir=runs/my resume=true[/]. The keys are explained in the YAML files of
-    knockgraph/conf; [bold]knockgraph train --cfg[/] shows the composed config and stops.
+    Continue an interrupted run with [bold]run_dir=runs/my resume=true[/]. [bold]knockgraph models[/] and
+    [bold]knockgraph options[/] say what there is; [bold]knockgraph train --cfg[/] shows the composed config and stops.
     """
     words = list(overrides or [])
     if "-m" in words or "--multirun" in words:
@@ -79,7 +81,10 @@ def evaluate(
 
 def baselines(
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="Hydra overrides that name the data: data=… data.split.kind=…")
+        list[str] | None,
+        typer.Argument(
+            help="Hydra overrides that name the data: data=… data.split.kind=…", autocompletion=complete_overrides
+        ),
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated. Default: all.")] = None,
     part: Annotated[str, typer.Option(help="train, val or test.")] = "test",

@@ -20,7 +20,7 @@ from knockgraph.models.model import CellModel
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.node_mask import NodeMask
 from knockgraph.strategies.partly_cut import CutEdges, PartlyCutGraphs
-from knockgraph.train.task import Task
+from knockgraph.train.predictor import Predictor
 from knockgraph.words import listed
 
 _NODES = 8  # of each piece of the path
@@ -32,7 +32,7 @@ _NUMBERS = 2e7  # of one chunk of the path: genes × columns × channels × rela
 _NOTHING = 1e-7  # of the prediction: jumps below it are rounding
 
 
-def explain(task: Task, genes: Sequence[int], phenotype: str | None = None) -> Explanation:
+def explain(task: Predictor, genes: Sequence[int], phenotype: str | None = None) -> Explanation:
     """Explain the prediction for a set of deleted genes, in float64 on the host; see :class:`Explanation`.
 
     Args:
@@ -81,7 +81,7 @@ def _column(names: tuple[str, ...], phenotype: str | None) -> int:
     return 0 if phenotype is None else names.index(phenotype)
 
 
-def _units(task: Task, column: int) -> tuple[float, float]:
+def _units(task: Predictor, column: int) -> tuple[float, float]:
     """Factor and shift from label units to those of the prediction; logits stay."""
     if task.classes:
         return 1.0, 0.0
@@ -110,7 +110,7 @@ class _Leaves(NamedTuple):
 class _Path:
     """The model along the path from the wild type to a deletion."""
 
-    def __init__(self, task: Task, genes: list[int]) -> None:
+    def __init__(self, task: Predictor, genes: list[int]) -> None:
         self.graph: CellGraph = task.graph
         self.genes = torch.tensor(genes)
         self.named = {self.graph.genes[gene]: gene for gene in genes}

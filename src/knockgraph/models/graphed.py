@@ -29,7 +29,7 @@ class GraphedModel:
     how many deletions each sample has, runs as it always does.
 
     The backward pass sets (or adds to) the parameters' ``grad`` itself, all at once, instead of handing autograd one
-    gradient after the other; hooks on the parameters, such as DDP's, do not see it.
+    gradient after the other; hooks on the parameters, such as those of ``DistributedDataParallel``, do not see it.
 
     Args:
         model: The model, in training mode.
@@ -89,10 +89,12 @@ class _Recording:
         del found
         self.parameters = used
         self.forth, self.back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.forth):
+        # Other threads may go on using the device: NCCL's asks for its events, the loader's pins memory.
+        mode = "thread_local"
+        with torch.cuda.graph(self.forth, capture_error_mode=mode):
             outputs = function(*self.inputs)
         self.upstream = tuple(torch.zeros_like(o) for o in outputs)
-        with torch.cuda.graph(self.back, pool=self.forth.pool()):
+        with torch.cuda.graph(self.back, pool=self.forth.pool(), capture_error_mode=mode):
             found = _gradients(outputs, used, self.upstream)
             self.gradients = [_laid_out_as(p, g) for p, g in zip(used, found, strict=True) if g is not None]
         # Without autograd's record: the memory stays, it belongs to the graphs.

@@ -4,6 +4,7 @@ from knockgraph.ops.attention import attend
 from knockgraph.ops.backends.choice import BACKENDS, fused
 from knockgraph.ops.distinct_rows import DistinctRows, touched_rows
 from knockgraph.ops.dosed import dosed_logits
+from knockgraph.ops.first_call import without_compiler
 from knockgraph.ops.gated import GatedOperator, gated_dot, gated_spmm
 from knockgraph.ops.gated_attention import gated_attend
 from knockgraph.ops.operator import CsrTable, SparseOperator
@@ -40,3 +41,5 @@ __all__ = [
     "spmm_shared_rows",
     "touched_rows",
 ]
+
+without_compiler()

@@ -2,7 +2,7 @@
 
 Lightning reports what it does to its profiler: fetching a batch, moving it, every hook of the task and of every
 callback, backward, the optimizer. :class:`PhaseProfiler` turns these reports into phases. What Lightning does not
-report (writing the metrics, the stop signal of several ranks, the gradient exchange) is added while a run is watched.
+report (writing the metrics, the stop signal of several ranks) is added while a run is watched.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.profilers import Profiler
-from torch.nn.parallel import DistributedDataParallel
 
 from knockgraph import phases
 from knockgraph.phases import Key, PhaseClock
@@ -164,9 +163,6 @@ class _Watch(pl.Callback):
                 self._charge(logger, method, (phases.LOGGING, type(logger).__name__))
         loop = trainer.fit_loop.epoch_loop
         self._charge(loop, "_broadcast_sigterm_tensor", (phases.REMAINDER, "stop signal of the ranks"))
-        wrapped = trainer.strategy.model
-        if isinstance(wrapped, DistributedDataParallel) and getattr(trainer.strategy, "_ddp_comm_hook", None) is None:
-            wrapped.register_comm_hook(self.clock, _exchange)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The end."""
@@ -192,16 +188,3 @@ class _Watch(pl.Callback):
 
         setattr(owner, method, charged)
         self._undo.callback(delattr, owner, method)
-
-
-def _exchange(clock: PhaseClock, bucket: Any) -> Any:
-    """DDP's own mean over ranks. Once the last bucket has been sent, the backward pass only waits."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-    future = allreduce_hook(None, bucket)  # type: ignore[arg-type]
-    if bucket.is_last():
-        clock.gradients_complete()
-    return future
-
-
-_exchange.__annotations__.clear()  # DDP compares them with its own, and here they are text

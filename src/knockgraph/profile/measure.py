@@ -28,9 +28,9 @@ from knockgraph.profile.window import Stopwatch, TraceRecorder, Window, steps_pe
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import placement
 from knockgraph.train import memory
-from knockgraph.train.checkpoints import Checkpoints
 from knockgraph.train.data import TrainingData
 from knockgraph.train.run import make_task
+from knockgraph.train.saving import Checkpoints
 from knockgraph.train.schema import Config
 from knockgraph.train.task import Task, all_ranks
 from knockgraph.train.trainer import Throughput, is_main_process, make_trainer, quiet
@@ -107,9 +107,6 @@ class Workbench:
         t = config.trainer
         t.max_epochs, t.max_steps = (1, -1) if whole_epoch else (-1, steps)
         task.config = config
-        # After a run Lightning moves the parameters to the host, which invalidates the CUDA graph of an earlier run.
-        vars(task)["_recorded"] = None
-        self.data.collate = task.strategy.collate
         trainer: Any = make_trainer(config, self.directory, self.directory / "checkpoints")
         trainer.limit_val_batches = trainer.num_sanity_val_steps = 0
         left_out: tuple[type[pl.Callback], ...] = (Checkpoints,) if batch is None else (Checkpoints, Throughput)
@@ -156,11 +153,10 @@ class Workbench:
 
     def model_only(self, steps: int, warmup: int) -> dict[str, Any]:
         """The model on one stored batch: its phases, and time per module."""
-        loader = self.data.loader("train", shuffle=True)
+        task = self.task()
+        loader = self.data.loader("train", True, task.strategy)
         batch = next(iter(loader))
         loader.close()
-        task = self.task()
-        batch = task.strategy.collate(batch) if self.data.collate is None else batch
         result = self.measure(None, steps, warmup, batch)
         if task.config.trainer.compile:
             result["modules_note"] = "a compiled model runs as a whole: its modules cannot be timed separately"
@@ -175,7 +171,7 @@ class Workbench:
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=task.config.trainer.precision == "bf16-mixed")
 
         def step() -> torch.Tensor:
-            view = task._perturbed(batch)
+            view = task.perturbed(batch)
             with autocast:
                 prediction = task.model(view, batch)
             total: torch.Tensor = prediction.values.float().square().sum() + sum(prediction.auxiliary.values())

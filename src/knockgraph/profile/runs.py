@@ -134,7 +134,7 @@ def describe(bench: Workbench) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "precision": c.trainer.precision,
         "compiled": c.trainer.compile,
-        "captured as a CUDA graph": getattr(task, "_recorded", None) is not None,
+        "captured as a CUDA graph": task.replays,
         "batches per optimizer step": {str(k): v for k, v in c.trainer.accumulate.items()},
         "genes": graph.num_genes,
         "relations": relations,

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from knockgraph.phases import PhaseClock, by_part, by_phase
 from knockgraph.profile.lightning import PhaseProfiler
 from knockgraph.profile.window import Stopwatch, TraceRecorder, Window
-from knockgraph.train.checkpoints import Checkpoints
+from knockgraph.train.saving import Checkpoints
 from knockgraph.train.schema import Config
 
 

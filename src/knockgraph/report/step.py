@@ -80,6 +80,16 @@ def predictions(report: dict[str, Any]) -> list[str]:
     ]
 
 
+def exchanges(report: dict[str, Any]) -> list[str]:
+    """What the exchange of gradients adds to a step."""
+    return [
+        f"{r['name']} at batch {r['batch']}: {r['step_relative_to_no_exchange']:.3f} times the step without the "
+        f"exchange of {r['exchanged_bytes'] / 1e6:,.1f} MB of gradients, in a process group of one"
+        for r in report["results"]
+        if "exchanged_bytes" in r
+    ]
+
+
 def html(report: dict[str, Any]) -> str:
     """A self-contained page."""
     done = [r for r in report["results"] if "step_ms" in r]

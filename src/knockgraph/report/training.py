@@ -13,8 +13,8 @@ from knockgraph.files import atomic_write
 from knockgraph.html.page import figure, numbers, page, table
 from knockgraph.html.plots import lines, scatter
 from knockgraph.train.metrics_file import curves
+from knockgraph.train.predictor import MOST_NAMED
 from knockgraph.train.schema import Config
-from knockgraph.train.task import MOST_NAMED
 from knockgraph.words import listed
 
 _MOST_SCATTERS = 4

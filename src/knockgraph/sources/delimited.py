@@ -34,7 +34,7 @@ _UNREADABLE = (NotImplementedError, RuntimeError, KeyError, ValueError, struct.e
 _SHOWN = 60  # characters of a bad line in an error
 _LONGEST_NAME = 1000  # characters of a column's name; a longer one is not a header
 _MOST_TITLES = 200  # lines before the header
-_LONGEST_LINE = 1 << 26  # bytes: other kinds of file, and files made to fill the memory, are not read to the end
+LONGEST_LINE = 1 << 26  # bytes: other kinds of file, and files made to fill the memory, are not read to the end
 
 
 _FREE_TEXT = 1 << 26  # bytes that any compressed file may hold
@@ -108,24 +108,28 @@ class DelimitedFile:
                 raise FileFormatError(f"{path} is empty" if not first else f"{path} has no header line like {header!r}")
         self.delimiter = delimiter or next((d for d in "\t,; " if d in first), "\t")
         given = columns is not None
-        names = list(columns) if columns is not None else [c.strip() for c in self._fields(first)]
-        self.columns = [name or f"column {i + 1}" for i, name in enumerate(names)]
-        longest = max(map(len, self.columns))
-        if longest > _LONGEST_NAME:
-            raise FileFormatError(
-                f"{path}, line {self.skip + 1}: a column has a name of {longest:,} characters; is it the right file?"
-            )
+        self._name_columns(list(columns) if columns is not None else [c.strip() for c in self._fields(first)])
         if given and len(first.split(self.delimiter)) != len(self.columns):
             raise FileFormatError(
                 f"{path}, line 1: it has {len(first.split(self.delimiter))} fields, but {len(self.columns)} are needed "
                 f"({', '.join(self.columns)}); is it the right file?"
             )
         self.first_line = self.skip + (1 if given else 2)  # the line number of the first row of data
+
+    def _name_columns(self, names: Sequence[str]) -> None:
+        """Name the columns; refuse names that are too long or repeated."""
+        self.columns = [name or f"column {i + 1}" for i, name in enumerate(names)]
+        longest = max(map(len, self.columns))
+        if longest > _LONGEST_NAME:
+            raise FileFormatError(
+                f"{self.path}, line {self.skip + 1}: a column has a name of {longest:,} characters; is it the right "
+                "file?"
+            )
         folded = [_folded(c) for c in self.columns]
-        twice = sorted({c for c, f in zip(self.columns, folded, strict=True) if c and folded.count(f) > 1})
+        twice = sorted({c for c, f in zip(self.columns, folded, strict=True) if folded.count(f) > 1})
         if twice:
             raise FileFormatError(
-                f"{path} has more than one column {', '.join(map(repr, twice))}; rename or remove one"
+                f"{self.path} has more than one column {', '.join(map(repr, twice))}; rename or remove one"
             )
 
     @contextlib.contextmanager
@@ -279,11 +283,9 @@ class DelimitedFile:
     def _lines(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         """Line number and line; \\r also ends a line, as in pyarrow."""
         number = 0
-        while raw := stream.readline(_LONGEST_LINE):
-            if len(raw) == _LONGEST_LINE:
-                raise FileFormatError(
-                    f"{self.path}, line {number + 1}: it does not end within {_LONGEST_LINE:,} bytes; is it text?"
-                )
+        while raw := stream.readline(LONGEST_LINE):
+            if len(raw) == LONGEST_LINE:
+                raise does_not_end(self.path, number + 1)
             for line in raw.splitlines():
                 number += 1
                 yield number, line
@@ -299,6 +301,11 @@ class DelimitedFile:
         return FileFormatError(
             f"{self.path} is damaged or incomplete ({str(error) or type(error).__name__}); get the file again"
         )
+
+
+def does_not_end(path: Path, number: int) -> FileFormatError:
+    """The error of a line that is too long to be read."""
+    return FileFormatError(f"{path}, line {number}: it does not end within {LONGEST_LINE:,} bytes; is it text?")
 
 
 def members(path: Path) -> list[str] | None:

@@ -10,6 +10,9 @@ from pathlib import Path
 from knockgraph.errors import FileFormatError
 from knockgraph.sources.catalogue import PublicFile
 
+SUFFIXES = (*(f"{kind}{packed}" for packed in ("", ".gz", ".xz") for kind in (".csv", ".tsv", ".txt")), ".parquet")
+"""Names of tables end with one of these."""
+
 _DEPTH = 3  # nesting depth; a home directory given by mistake must not take minutes
 
 
@@ -58,3 +61,13 @@ def gather(folder: Path, wanted: Sequence[PublicFile]) -> dict[str, Path]:
         count = f"{len(missing)} of {len(wanted)} files are" if len(missing) > 1 else "a file is"
         raise FileFormatError(f"{count} missing in {folder}: {listed}")
     return {name: path for name, path in found.items() if path is not None}
+
+
+def table_in(folder: Path, stem: str) -> Path:
+    """The table of this name in a folder, whatever kind it is."""
+    if not folder.is_dir():
+        raise FileFormatError(f"{folder} is not a folder; give the folder that holds {stem}.csv")
+    for suffix in SUFFIXES:
+        if (folder / f"{stem}{suffix}").is_file():
+            return folder / f"{stem}{suffix}"
+    raise FileFormatError(f"{folder} holds no {stem}.csv (or .tsv, .csv.gz, .parquet)")

@@ -11,6 +11,7 @@ from knockgraph import registry
 from knockgraph.errors import KnockgraphError, SourceError
 from knockgraph.sources.names import Policy
 from knockgraph.sources.report import ImportReport
+from knockgraph.sources.table_layout import TableOptions
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
@@ -61,6 +62,7 @@ class ScreenOptions:
             folder itself.
         experiments: Number of experiments of a generated screen.
         seed: Of a screen that is drawn.
+        reading: How to read your own table.
     """
 
     unknown: Policy | None = None
@@ -69,6 +71,7 @@ class ScreenOptions:
     genes: Path | None = None
     experiments: int | None = None
     seed: int = 0
+    reading: TableOptions | None = None
 
 
 class Source:

@@ -1,123 +1,156 @@
-"""Your own data: genes, edges and genotypes as plain tables (CSV, TSV or Parquet, ``.gz`` and ``.xz`` too).
+"""Your own screen: a table of experiments as text, Parquet, Excel, Arrow or dataframe.
 
-A folder for a cell graph::
-
-    genes.csv              gene,standard,aliases        (the last two are optional; aliases separated by |)
-    relations/NAME.csv     source,target[,weight]       directed edges
-                           gene_a,gene_b[,weight]       undirected: both directions are added
-
-A table for a screen::
+The layouts::
 
     genotype,PHENOTYPE,…,PHENOTYPE.STATISTIC,…,source
     YAL001C+YBR002C,-0.12                               genes joined by + (or , | ;)
     YAL001C=0.3+YBR002C,-0.05                           turned down to 0.3 instead of deleted
     WT,0.0                                              the wild type; an empty cell is an error
+
+    gene_a,gene_b[,gene_c],PHENOTYPE,…                  one gene per column; an empty cell is no gene
+    query,array,PHENOTYPE,…                             the same
+
+:mod:`knockgraph.sources.table_layout` recognises the columns, :mod:`knockgraph.sources.text_table` how a text file is
+written. What was understood is reported, never only guessed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from knockgraph.errors import FileFormatError, GraphError, ScreenError
-from knockgraph.graph import CellGraph, GeneNames
+from knockgraph.errors import ScreenError
 from knockgraph.screen import Screen
-from knockgraph.sources.edges import distinct
-from knockgraph.sources.names import NameResolver, Policy
+from knockgraph.screen.genotypes import as_text
+from knockgraph.sources.folder import table_in
 from knockgraph.sources.report import FileReport, ImportReport
-from knockgraph.sources.source import GraphOptions, ScreenOptions, Source
-from knockgraph.sources.table_blocks import TableBlocks, delimited, refuse_repeated
+from knockgraph.sources.source import ScreenOptions, Source
+from knockgraph.sources.table_blocks import blocks_of
+from knockgraph.sources.table_layout import MISSING, WILD_TYPES, Layout, TableOptions, understand
 from knockgraph.sources.written_genotypes import WrittenGenotypes
+from knockgraph.words import counted, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Floats = npt.NDArray[np.float64]
-SUFFIXES = (*(f"{kind}{packed}" for packed in ("", ".gz", ".xz") for kind in (".csv", ".tsv", ".txt")), ".parquet")
-# Names stay as they are written: a gene called 007 is not the number 7, one called NA is not missing.
-_TEXT = ("gene", "standard", "aliases", "source", "target", "gene_a", "gene_b", "genotype")
+_SHOWN = 8  # columns in a list
+_BETWEEN = "\x1f"  # genes, where no sign of the cells may be in the way
 
 
-def read_graph(directory: Path, unknown: Policy = "error", report: ImportReport | None = None) -> CellGraph:
-    """The cell graph of a folder laid out as above.
+@dataclass
+class TableReading(FileReport):
+    """How a table of experiments was understood.
+
+    Attributes:
+        form: How it is written, in words.
+        layout: What each column means; ``None`` before it is known.
+        example: The first row in words.
+    """
+
+    form: str = ""
+    layout: Layout | None = None
+    example: str = ""
+
+    def lines(self, most_names: int = 10) -> Iterator[str]:
+        """As lines of text."""
+        assert self.layout is not None
+        decimal = ", decimal comma" if self.layout.decimal == "comma" else ""
+        yield f"{self.path}: {self.form}{decimal}"
+        yield f"  genes: {_genes_in_words(self.layout)}"
+        yield f"  phenotypes: {', '.join(map(self._phenotype, self.layout.phenotypes[:_SHOWN]))}" + _more(
+            self.layout.phenotypes
+        )
+        if self.layout.source is not None:
+            yield f"  source: {self.layout.source}"
+        if self.layout.aside:
+            shown = [f"{name} ({why})" for name, why in self.layout.aside.items()]
+            yield f"  set aside: {', '.join(shown[:_SHOWN])}{_more(shown)}"
+        left = "".join(f"; {rows:,} left out: {why}" for why, rows in self.dropped.items())
+        yield f"  rows: {self.read:,} read, {self.kept['experiments']:,} kept{left}"
+        for note in self.notes:
+            yield f"  note: {note}"
+        yield f"  first row: {self.example}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        assert self.layout is not None
+        return {
+            **super().as_dict(),
+            "form": self.form,
+            "decimal": self.layout.decimal,
+            "genes": list(self.layout.genes),
+            "join": self.layout.join,
+            "phenotypes": list(self.layout.phenotypes),
+            "statistics": {name: list(what) for name, what in self.layout.statistics.items()},
+            "source": self.layout.source,
+            "set_aside": dict(self.layout.aside),
+            "example": self.example,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _phenotype(self, name: str) -> str:
+        assert self.layout is not None
+        own = [(kind, column) for column, (p, kind) in self.layout.statistics.items() if p == name]
+        said = [kind if column == f"{name}.{kind}" else f"{kind} from {column}" for kind, column in own]
+        return f"{name} (with {listed(said)})" if said else name
+
+
+def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen, TableReading]:
+    """The screen of a table, and how the table was understood.
 
     Args:
-        directory: The folder.
-        unknown: Edges with a name that is not in genes.csv: an error, or dropped and reported.
-        report: Records what was read and dropped.
+        source: A file (text of any delimiter, Parquet, Excel), a folder that holds ``screen.csv``, an Arrow table, or a
+            dataframe of pandas or polars.
+        options: What to use instead of what would be found.
+
+    A file is read block by block, so that it takes the memory of the screen and not of the text.
+
+    >>> import pyarrow as pa
+    >>> screen, reading = read_table(pa.table({"Gene_A": ["YAL001C"], "Gene_B": ["YBR002W"], "score": ["-0,31"]}))
+    >>> screen.genotypes[0], screen.phenotypes["score"].tolist()
+    (('YAL001C', 'YBR002W'), [-0.31])
+    >>> print(reading)
+    the table: a table in memory, decimal comma
+      genes: columns Gene_A and Gene_B, one gene each
+      phenotypes: score
+      rows: 1 read, 1 kept
+      first row: YAL001C+YBR002W, score -0.31
     """
-    report = ImportReport("tables") if report is None else report
-    genes_file = _find(directory, "genes")
-    genes = _genes(genes_file)
-    folder = directory / "relations"
-    files = sorted(f for f in folder.iterdir() if f.name.endswith(SUFFIXES)) if folder.is_dir() else []
-    if not files:
-        raise FileFormatError(
-            f"{folder} holds no relation; put one table per relation there, e.g. relations/physical.csv"
-        )
-    named: dict[str, Path] = {}
-    for file in files:
-        other = named.setdefault(_stem(file), file)
-        if other != file:
-            raise FileFormatError(f"{other} and {file} both describe relation {_stem(file)!r}; remove or rename one")
-    resolve = NameResolver(genes, unknown=unknown)
-    return CellGraph(genes, {name: _edges(file, resolve, report.file(name, file)) for name, file in named.items()})
+    options = options or TableOptions()
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        source = table_in(Path(source), "screen")
+    blocks = blocks_of(source, options)
+    layout = understand(blocks.name, blocks.columns, blocks.sample(), options, place=blocks.place)
+    collected = _Collected(blocks.name, layout)
+    for block in blocks.blocks([*layout.genes, *_maybe(layout.source)], layout.numbers, layout.decimal):
+        collected.add(block)
+    name = Path(blocks.name).name if isinstance(source, str | Path) else "table"
+    screen = collected.screen(name)
+    reading = TableReading("table", Path(blocks.name), len(screen), form=blocks.form(), layout=layout)
+    reading.notes = [*blocks.notes(), *collected.notes()]
+    screen = _measured(screen, options.missing, reading)
+    reading.kept = {"experiments": len(screen)}
+    reading.example = _first(screen)
+    return screen, reading
 
 
-def read_screen(path: Path) -> Screen:
-    """The screen of a table laid out as above; ``path`` is the file, or a folder that holds ``screen.csv``.
-
-    It is read block by block, so that it takes the memory of the screen and not of the text.
-    """
-    file = _find(path, "screen") if path.is_dir() else path
-    blocks = TableBlocks(file, text=("genotype", "source"))
-    _need_genotypes(blocks)
-    numbers = [name for name in blocks.columns if name not in ("genotype", "source")]
-    if not numbers:
-        raise ScreenError(f"{file} has no phenotype; add a numeric column, e.g. 'fitness'")
-    genotypes = WrittenGenotypes()
-    values: dict[str, list[Floats]] = {name: [] for name in numbers}
-    sources: dict[str, int] = {}
-    source_codes: list[npt.NDArray[np.int32]] = []
-    for block in blocks:
-        _add_genotypes(genotypes, block, file)
-        for name, parts in values.items():
-            parts.append(_floats(block.column(name)))
-        if "source" in blocks.columns:
-            texts = block.column("source").cast("string").fill_null("").dictionary_encode()
-            known = np.array([sources.setdefault(s.as_py(), len(sources)) for s in texts.dictionary], dtype=np.int32)
-            source_codes.append(known[texts.indices.to_numpy()])
-    if len(genotypes) == 0:
-        raise ScreenError(f"{file} has a header but no experiments; add one row for each, or is it the right file?")
-    column = {name: np.concatenate(values.pop(name)) for name in numbers}  # one at a time: each frees its blocks
-    phenotypes: dict[str, Floats] = {}
-    statistics: dict[str, dict[str, Floats]] = {}
-    for name, numeric in column.items():
-        phenotype, _, kind = name.rpartition(".")
-        if phenotype and phenotype in blocks.columns:
-            statistics.setdefault(phenotype, {})[kind] = numeric
-        else:
-            phenotypes[name] = numeric
-    source: Any = (tuple(sources), np.concatenate(source_codes)) if source_codes else file.name
-    try:
-        return Screen(genotypes.genotypes(), phenotypes, statistics, source)
-    except ScreenError as error:
-        raise error if str(file) in str(error) else ScreenError(f"{file}: {error}") from error
-
-
-class Tables(Source):
-    """The source ``tables``: a folder laid out as above."""
-
-    reads = "the folder with genes.csv and relations/"
-
-    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
-        """See :func:`read_graph`."""
-        report.brief = True
-        return read_graph(path, options.unknown or "error", report)
+def read_genotypes(source: Any, options: TableOptions | None = None) -> Screen:
+    """Only the genotypes of a table, for prediction; it needs no phenotype. Arguments as in :func:`read_table`."""
+    options = options or TableOptions()
+    blocks = blocks_of(source, options)
+    layout = understand(blocks.name, blocks.columns, blocks.sample(), options, labels=False)
+    collected = _Collected(blocks.name, layout)
+    for block in blocks.blocks(layout.genes, (), layout.decimal):
+        collected.add(block)
+    return collected.screen(Path(blocks.name).name)
 
 
 class Table(Source):
@@ -126,167 +159,149 @@ class Table(Source):
     reads = "the file"
 
     def screen(self, path: Path, options: ScreenOptions, report: ImportReport) -> Screen:
-        """See :func:`read_screen`."""
-        return read_screen(path)
+        """See :func:`read_table`."""
+        screen, reading = read_table(path, options.reading)
+        report.files.append(reading)
+        return screen
 
 
-def read_genotypes(path: Path) -> Screen:
-    """Only the genotypes of a table, for prediction; the phenotype column, if there is one, is not needed."""
-    blocks = TableBlocks(path, text=("genotype",), only=["genotype"])
-    _need_genotypes(blocks)
-    written = WrittenGenotypes()
-    for block in blocks:
-        _add_genotypes(written, block, path)
-    if len(written) == 0:
-        raise ScreenError(f"{path} has a header but no experiments; add one row for each, or is it the right file?")
-    try:
-        return Screen(written.genotypes(), {"unmeasured": np.full(len(written), np.nan)}, source=path.name)
-    except ScreenError as error:
-        raise ScreenError(f"{path}: {error}") from error
+class _Collected:
+    """The columns of a screen, block by block.
+
+    Args:
+        name: The table, for errors.
+        layout: What its columns mean.
+    """
+
+    def __init__(self, name: str, layout: Layout) -> None:
+        self.name = name
+        self.layout = layout
+        self._genotypes = WrittenGenotypes(layout.join)
+        self._values: dict[str, list[Floats]] = {column: [] for column in layout.numbers}
+        self._sources: dict[str, int] = {}
+        self._source_codes: list[npt.NDArray[np.int32]] = []
+        self._repeated = 0
+
+    def add(self, block: pa.RecordBatch) -> None:
+        """Some more experiments."""
+        try:
+            self._genotypes.add(_written(block, self.layout))
+        except ScreenError as error:
+            raise ScreenError(f"{self.name}{', ' if str(error).startswith('data row') else ': '}{error}") from error
+        for column, parts in self._values.items():
+            parts.append(np.asarray(block.column(column).to_numpy(zero_copy_only=False), dtype=np.float64))
+        if self.layout.source is not None:
+            texts = block.column(self.layout.source).cast("string").fill_null("").dictionary_encode()
+            codes = [self._sources.setdefault(s.as_py(), len(self._sources)) for s in texts.dictionary]
+            self._source_codes.append(np.array(codes, dtype=np.int32)[texts.indices.to_numpy()])
+
+    def screen(self, source: str) -> Screen:
+        """All of them.
+
+        Args:
+            source: Where they come from, if no column says so.
+        """
+        rows = len(self._genotypes)
+        if rows == 0:
+            raise ScreenError(
+                f"{self.name} has a header but no experiments; add one row for each, or is it the right file?"
+            )
+        written: Any = (tuple(self._sources), np.concatenate(self._source_codes)) if self._source_codes else source
+        column = {name: np.concatenate(self._values.pop(name)) for name in self.layout.numbers}  # frees its blocks
+        phenotypes = {name: column[name] for name in self.layout.phenotypes} or {"unmeasured": np.full(rows, np.nan)}
+        statistics: dict[str, dict[str, Floats]] = {}
+        for name, (phenotype, kind) in self.layout.statistics.items():
+            statistics.setdefault(phenotype, {})[kind] = column[name]
+        try:
+            genotypes = self._genotypes.genotypes()
+            self._repeated = self._genotypes.repeated(genotypes)
+            return Screen(genotypes, phenotypes, statistics, written)
+        except ScreenError as error:
+            raise ScreenError(f"{self.name}: {error}") from error
+
+    def notes(self) -> list[str]:
+        """What is remarkable about the genotypes."""
+        if not self._repeated:
+            return []
+        return [f"{counted(self._repeated, 'row names', 'rows name')} the same gene twice, which counts once"]
 
 
-def _need_genotypes(blocks: TableBlocks) -> None:
-    if "genotype" not in blocks.columns:
-        raise ScreenError(f"{blocks.file} has no column 'genotype'; it has {', '.join(blocks.columns)}")
-
-
-def _add_genotypes(genotypes: WrittenGenotypes, block: pa.RecordBatch, file: Path) -> None:
-    try:
-        genotypes.add(block.column("genotype"))
-    except ScreenError as error:
-        raise ScreenError(f"{file}{', ' if str(error).startswith('data row') else ': '}{error}") from error
-
-
-def _floats(column: pa.Array) -> Floats:
-    return np.asarray(column.cast("float64").to_numpy(zero_copy_only=False))
-
-
-def read_table(file: Path) -> pa.Table:
-    """Any of the accepted kinds of table, with errors that name the file."""
+def _written(block: pa.RecordBatch, layout: Layout) -> pa.Array:
+    """The written genotypes of a block: those of one column, or the genes of several joined by +."""
     import pyarrow as pa
-    import pyarrow.csv as csv
-    import pyarrow.parquet as pq
+    import pyarrow.compute as pc
 
-    try:
-        if not file.is_file():
-            raise FileFormatError(f"cannot read {file}: there is no such file")
-        if file.name.endswith(".parquet"):
-            table = pq.read_table(file)
-            table.validate(full=True)  # strings that are not UTF-8 are found here, not where they are used
-        else:
-            text = delimited(file)
-            # Empty cells stay empty strings; only numeric columns turn them into missing values.
-            convert = csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(_TEXT, pa.string()))
-            parse = csv.ParseOptions(delimiter=text.delimiter)
-            # The header is the one that was read: spaces around a name are not part of it.
-            read = csv.ReadOptions(column_names=text.columns, skip_rows=text.first_line - 1)
-            with text.open() as stream:
-                try:
-                    table = csv.read_csv(stream, read, parse, convert)
-                except pa.ArrowInvalid as error:
-                    if "Empty CSV" not in str(error):
-                        text.refuse({})  # says in which line
-                        raise
-                    table = pa.table({name: pa.nulls(0) for name in text.columns})  # a header and nothing else
-        names = table.column_names
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
-    refuse_repeated(file, names)
-    return table
+    columns = [_as_names(block.column(name)) for name in layout.genes]
+    if layout.decimal == "comma":
+        columns = [
+            pc.replace_substring_regex(c, r"(=\s*\d+),(\d+)", r"\1.\2") if pa.types.is_string(c.type) else c
+            for c in columns
+        ]
+    if len(columns) == 1:
+        return columns[0]
+    wild: Any = pa.array(np.zeros(len(block), dtype=bool))
+    genes = []
+    for column in columns:
+        texts = pc.utf8_trim_whitespace(column.cast(pa.string()).fill_null(""))
+        lower = pc.utf8_lower(texts)
+        is_wild = pc.is_in(lower, pa.array(sorted(WILD_TYPES)))
+        none = pc.or_(is_wild, pc.is_in(lower, pa.array(sorted(MISSING))))
+        wild = pc.or_(wild, is_wild)
+        genes.append(pc.if_else(none, "", texts))
+    # Not with nulls that are skipped: where all of them are null, pyarrow 26 leaves out the row.
+    joined = pc.utf8_trim(pc.binary_join_element_wise(*genes, _BETWEEN), _BETWEEN)
+    joined = pc.replace_substring_regex(joined, f"{_BETWEEN}+", "+")
+    return pc.if_else(pc.and_(pc.equal(joined, ""), wild), "WT", joined)
 
 
-def _genes(file: Path) -> GeneNames:
-    table = read_table(file)
-    if "gene" not in table.column_names:
-        raise GraphError(f"{file} has no column 'gene'; it has {', '.join(table.column_names)}")
-    names = _texts(table, "gene")
-    empty = [""] * len(names)
-    standard = _texts(table, "standard") if "standard" in table.column_names else empty
-    aliases = _texts(table, "aliases") if "aliases" in table.column_names else empty
-    other = {
-        name: [first, *(a.strip() for a in rest.split("|") if a.strip())]
-        for name, first, rest in zip(names, standard, aliases, strict=True)
-        if first or rest
-    }
-    try:
-        return GeneNames(names, other)
-    except GraphError as error:
-        raise GraphError(f"{file}: {error}") from error
-
-
-def _edges(file: Path, resolve: NameResolver, report: FileReport) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    table = read_table(file)
-    columns = set(table.column_names)
-    pair = next((p for p in (("source", "target"), ("gene_a", "gene_b")) if columns >= set(p)), None)
-    if pair is None:
-        raise GraphError(f"{file} needs the columns source,target (directed) or gene_a,gene_b (undirected)")
-    (first, first_codes), (second, second_codes) = (
-        distinct(table.column(name).cast("string").fill_null("")) for name in pair
-    )
-    edge_index = torch.from_numpy(np.stack([resolve.many(first, first_codes), resolve.many(second, second_codes)]))
-    report.read = edge_index.shape[1]
-    report.unresolved = resolve.finish(str(file))
-    known = (edge_index >= 0).all(0)
-    report.drop("a name that is not in the gene list", int((~known).sum()))
-    report.kept = {"edges": int(known.sum())}
-    weight = torch.tensor(_numbers(table, "weight", file)).float() if "weight" in columns else None
-    if weight is not None and not bool(weight.isfinite().all()):
-        row = int((~weight.isfinite()).nonzero()[0])
-        raise GraphError(f"{file}, data row {row + 1}: the weight is {weight[row]:g}; give it a finite number")
-    edge_index, weight = edge_index[:, known], None if weight is None else weight[known]
-    if pair[0] == "gene_a":
-        loop = edge_index[0] == edge_index[1]
-        edge_index = torch.cat([edge_index, edge_index[:, ~loop].flip(0)], 1)
-        weight = None if weight is None else torch.cat([weight, weight[~loop]])
-    return edge_index if weight is None else (edge_index, weight)
-
-
-def _numbers(table: pa.Table, name: str, file: Path) -> np.ndarray[Any, Any]:
+def _as_names(column: pa.Array) -> pa.Array:
+    """A column of genes; numbers (of Entrez, for instance) become texts without decimals."""
     import pyarrow as pa
 
-    column = table.column(name)
-    if pa.types.is_null(column.type):
-        return np.full(len(column), np.nan)
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        values = column.to_pylist()
-        bad = next((v for v in values if isinstance(v, bool) or not _is_number(v)), next(iter(values), ""))
-        where = _line_of(file, name, bad)
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return column.cast(pa.int64()).cast(pa.string())
+    if pa.types.is_integer(kind) or pa.types.is_null(kind) or pa.types.is_large_string(kind):
+        return column.cast(pa.string())
+    if pa.types.is_dictionary(kind):
+        return column.cast(pa.string())
+    return column
+
+
+def _measured(screen: Screen, missing: str, reading: TableReading) -> Screen:
+    """The experiments in which something was measured; see :attr:`TableOptions.missing`."""
+    none = np.ones(len(screen), dtype=bool)
+    for values in screen.phenotypes.values():
+        none &= np.isnan(values)
+    if missing == "keep" or not none.any():
+        return screen
+    which = listed(list(screen.phenotypes), "or")
+    if missing == "error":
         raise ScreenError(
-            f"{file}{where}: column {name!r} is not numeric, it holds {bad!r}; correct it or remove the column"
+            f"{reading.path}: {counted(int(none.sum()), 'row has', 'rows have')} no {which}, the first is data row "
+            f"{int(none.argmax()) + 1}; leave them out with --missing drop"
         )
-    return np.asarray(column.cast("float64").to_numpy())
+    if none.all():
+        raise ScreenError(f"{reading.path}: no row has a value for {which}; choose another column with --phenotype")
+    reading.drop(f"no value for {which}", int(none.sum()))
+    return screen.take(np.flatnonzero(~none))
 
 
-def _line_of(file: Path, column: str, value: Any) -> str:
-    """``, line N`` of the first row with this value in a column; empty for Parquet, which has no lines."""
-    if file.name.endswith(".parquet"):
-        return ""
-    text = delimited(file)
-    at = text.columns.index(column)
-    found = next((n for n, fields in text.rows() if fields[at : at + 1] == [str(value)]), None)
-    return "" if found is None else f", line {found}"
+def _first(screen: Screen) -> str:
+    values = (f"{name} {float(v[0]):g}" for name, v in list(screen.phenotypes.items())[:3])
+    return ", ".join([as_text(screen.genotypes[0]), *values])
 
 
-def _is_number(text: Any) -> bool:
-    try:
-        float(text)
-    except (TypeError, ValueError):
-        return False
-    return True
+def _genes_in_words(layout: Layout) -> str:
+    if len(layout.genes) > 1:
+        return f"columns {listed(layout.genes)}, one gene each"
+    signs = {"+": "+ , | or ;", "space": "spaces", "/": "/"}[layout.join]
+    return f"column {layout.genes[0]}, genes joined by {signs}"
 
 
-def _texts(table: pa.Table, name: str) -> list[str]:
-    return [(text or "").strip() for text in table.column(name).cast("string").to_pylist()]
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
 
 
-def _find(directory: Path, stem: str) -> Path:
-    if not directory.is_dir():
-        raise FileFormatError(f"{directory} is not a folder; give the folder that holds {stem}.csv")
-    for suffix in SUFFIXES:
-        if (directory / f"{stem}{suffix}").is_file():
-            return directory / f"{stem}{suffix}"
-    raise FileFormatError(f"{directory} holds no {stem}.csv (or .tsv, .csv.gz, .parquet)")
-
-
-def _stem(file: Path) -> str:
-    return file.name.split(".")[0]
+def _maybe(name: str | None) -> list[str]:
+    return [] if name is None else [name]

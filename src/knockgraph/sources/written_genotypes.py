@@ -11,17 +11,21 @@ from knockgraph.errors import ScreenError
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.screen import Genotypes
 from knockgraph.screen.genotypes import name_and_value, parse
+from knockgraph.sources.table_layout import WILD_TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OTHER_SIGNS = "[,|;]"
-
 
 class WrittenGenotypes:
-    """Collects genotypes, given as strings (``A+B``, ``WT``) or as lists of names, as codes into one list of names."""
+    """Collects genotypes, given as strings (``A+B``, ``WT``) or as lists of names, as codes into one list of names.
 
-    def __init__(self) -> None:
+    Args:
+        join: What divides the genes of a string, one of :data:`JOINS`.
+    """
+
+    def __init__(self, join: str = "+") -> None:
+        self._join = join
         self._code: dict[str, int] = {}
         self._codes: list[npt.NDArray[np.int32]] = []
         self._sizes: list[npt.NDArray[np.int32]] = []
@@ -80,16 +84,25 @@ class WrittenGenotypes:
         self._codes.clear()
         return Genotypes.from_entries(tuple(self._code), codes, ptr)
 
-    @staticmethod
-    def _split(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def repeated(self, genotypes: Genotypes) -> int:
+        """How many of the genotypes name a gene more than once."""
+        written = np.concatenate([*self._sizes, np.empty(0, dtype=np.int32)])
+        return int((written > genotypes.size).sum())
+
+    def _split(self, column: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The names of all genotypes in sequence, with surrounding spaces, and how many each genotype has."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         texts = column.cast("string")
         if pc.any(pc.starts_with(texts, "'")).as_py():
             texts = pc.replace_substring_regex(texts, "^'([=+@'-])", "\\1")  # see as_text
-        if pc.any(pc.match_substring_regex(texts, _OTHER_SIGNS)).as_py():
-            texts = pc.replace_substring_regex(texts, _OTHER_SIGNS, "+")
+        if self._join == "space":
+            wild = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(sorted(WILD_TYPES)))
+            texts = pc.if_else(wild, WILD_TYPE, pc.replace_substring_regex(texts, r"\s*=\s*", "="))
+            texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(texts), r"\s+", "+")
+        elif self._join == "/" or pc.any(pc.match_substring_regex(texts, "[,|;]")).as_py():
+            texts = pc.replace_substring_regex(texts, "/" if self._join == "/" else "[,|;]", "+")
         lists = pc.split_pattern(texts, "+")
         return lists.flatten(), lists.value_lengths()
 
@@ -104,14 +117,12 @@ class WrittenGenotypes:
                 parse(column[row - 1 - self._rows].as_py())
             except ScreenError as error:
                 raise ScreenError(f"data row {row}: {error}") from error
-        none = [code for code, name in enumerate(names) if name.upper() == WILD_TYPE]
+        none = [code for code, name in enumerate(names) if name.casefold() in WILD_TYPES]
         if not none:
             return codes, size
-        start = np.cumsum(size) - size
-        wild = (size == 1) & np.isin(codes[start], none)
-        keep = np.ones(len(codes), dtype=bool)
-        keep[start[wild]] = False
-        return codes[keep], np.where(wild, 0, size).astype(np.int32)
+        wild = np.isin(codes, none)
+        wild_in_row = np.bincount(np.repeat(np.arange(len(size)), size)[wild], minlength=len(size))
+        return codes[~wild], (size - wild_in_row).astype(np.int32)
 
     def _check_value(self, name: str, code: int, codes: npt.NDArray[np.int32], size: npt.NDArray[np.int32]) -> None:
         try:

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import lzma
-import os
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -16,18 +15,12 @@ from typing import Any
 
 from knockgraph.container import read_container, write_container
 from knockgraph.errors import FileFormatError, KnockgraphError
+from knockgraph.files import cache_folder
 from knockgraph.graph import Reaction
 
 FORMAT = "knockgraph.reactions"
 VERSION = 1
 _MOST_BYTES = 1 << 29  # of an uncompressed model; yeast-GEM has about ten million
-
-
-def cache_folder() -> Path:
-    """Where parsed models are cached: ``$KNOCKGRAPH_CACHE``, or knockgraph's folder in the user's cache."""
-    given = os.environ.get("KNOCKGRAPH_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else base / "knockgraph"
 
 
 def read_model(path: Path, cache: Path | None = None) -> list[Reaction]:

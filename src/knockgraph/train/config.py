@@ -18,6 +18,31 @@ from knockgraph.train.schema import Config, from_tree, keys, of_that_time, with_
 
 _FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b|data\.phenotype="
 
+_OPTIONS = {
+    "batch": "loader.batch_size",
+    "cell": "data.cell",
+    "channels": "model.options.channels",
+    "device": "trainer.accelerator",
+    "epochs": "trainer.max_epochs",
+    "gpus": "trainer.devices",
+    "graph": "data.cell",
+    "hidden": "model.options.channels",
+    "layers": "model.options.messages.layers",
+    "learning_rate": "optimizer.lr",
+    "n_epochs": "trainer.max_epochs",
+    "num_epochs": "trainer.max_epochs",
+    "o": "run_dir",
+    "out": "run_dir",
+    "output": "run_dir",
+    "output_dir": "run_dir",
+    "phenotype": "data.phenotype",
+    "split": "data.split.kind",
+    "steps": "trainer.max_steps",
+    "workers": "loader.num_workers",
+    **{group: group for group in ("model", "data", "strategy", "loss", "trainer", "preset")},
+}
+"""What options of other programs are called → our key, where its last word is another."""
+
 
 def compose(overrides: Sequence[str] = ()) -> Config:
     """The config for a list of Hydra overrides such as ``trainer.max_epochs=3``; checked against the schema, the
@@ -37,7 +62,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     except Exception as error:  # errors of Hydra and OmegaConf; some Hydra failures are bare assertions
         text = first_line(error).rstrip(".")
         raise ConfigError(
-            f"the overrides cannot be applied: {text}{_hint(text)}; 'knockgraph train --cfg' shows all keys"
+            f"the overrides cannot be applied: {text}{_hint(text)}; 'knockgraph options' lists all keys"
         ) from error
     return with_options_spelled_out(checked(composed))
 
@@ -58,7 +83,10 @@ def _hint(text: str) -> str:
     """A suggestion for a key or a member that Hydra does not find."""
     key = re.search(r"Could not override '([^']+)'", text)
     if key:
-        return did_you_mean(key[1], keys(Config)) or _named_like(key[1])
+        group = key[1].rpartition(".")[0]
+        beside = [known.rpartition(".")[2] for known in keys(Config) if known.rpartition(".")[0] == group]
+        has = f", {group or 'a config'} has {', '.join(beside)}" if group and beside else ""
+        return (did_you_mean(key[1], keys(Config)) or _named_like(key[1])) + has
     member = re.search(r"Could not find '(\w+)/([^']*)'", text)
     if member:
         known = choices(member[1])
@@ -71,14 +99,9 @@ def check_words(overrides: Sequence[str]) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    for word in overrides:
-        name = word.lstrip("-").partition("=")[0]
+    for at, word in enumerate(overrides):
         if word.startswith(("-", "=")) or not ("=" in word or word.startswith("~")):
-            hint = did_you_mean(name, keys(Config)) or _named_like(name)
-            raise ConfigError(
-                f"the overrides cannot be applied: {word!r} is not key=value{hint}; write for instance "
-                "trainer.max_epochs=3, 'knockgraph train --cfg' shows all keys"
-            )
+            raise ConfigError(f"the overrides cannot be applied: {_instead(word, list(overrides[at + 1 :]))}")
         try:
             OverridesParser.create().parse_override(word)
         except HydraException as error:
@@ -87,6 +110,21 @@ def check_words(overrides: Sequence[str]) -> None:
                 f"the overrides cannot be applied: the value of {key!r} cannot be read, {value!r}; put a string with "
                 f"special characters in quotes, \"{key}='…'\""
             ) from error
+
+
+def _instead(word: str, after: list[str]) -> str:
+    """What to write instead of a word that is not key=value: ``--epochs 3`` is ``trainer.max_epochs=3``."""
+    name, given, value = word.lstrip("-").partition("=")
+    name = name.replace("-", "_").lower()
+    if word.startswith("-") and not given and after and "=" not in after[0] and not after[0].startswith("-"):
+        value, word = after[0], f"{word} {after[0]}"
+    key = _OPTIONS.get(name) or next((key for key in keys(Config) if key.rpartition(".")[2] == name), None)
+    if word.startswith("-") and key is not None:
+        return f"{word!r} is not key=value; write {key}={value or '…'}"
+    hint = did_you_mean(name, keys(Config)) or _named_like(name)
+    return (
+        f"{word!r} is not key=value{hint}; write for instance trainer.max_epochs=3, 'knockgraph options' lists all keys"
+    )
 
 
 def _named_like(name: str) -> str:
@@ -142,17 +180,19 @@ def checked(composed: Any) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    tree: Any = {}
     try:
         missing = sorted(OmegaConf.missing_keys(composed))  # asked before merging, which would take the default
         if missing:
             raise ConfigError(f"config key {missing[0]!r}: there is no default; give it a value, {missing[0]}=…")
-        tree: Any = OmegaConf.to_container(composed)
+        tree = OmegaConf.to_container(composed)
         if isinstance(tree.get("data"), dict):
             tree["data"] = with_phenotypes(tree["data"])
         config: Config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), tree))  # type: ignore[assignment]
         # OmegaConf lets [[1], 2] pass for a list of numbers.
         return from_tree(asdict(config))
     except OmegaConfBaseException as error:
+        from_tree(tree)  # refuses it in better words
         key = getattr(error, "full_key", None) or ""
         raise ConfigError(f"config key {key!r}: {first_line(error)}") from error
 

@@ -23,9 +23,8 @@ from knockgraph.errors import (
 )
 from knockgraph.graph import CellGraph
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
-from knockgraph.screen.loader import Collate
 from knockgraph.screen.ragged import Ints
-from knockgraph.strategies.strategy import as_batch
+from knockgraph.strategies.strategy import Strategy, as_batch
 from knockgraph.train.schema import Config, DataConfig
 
 SCREEN = "screen.parquet"
@@ -47,7 +46,6 @@ class TrainingData(LightningDataModule):
             one of several is missing.
         rows: Part → positions in ``bound``.
         transform: Fitted on the training part only.
-        collate: Set by the strategy; runs where the batches are made.
         between_batches: Called between two batches of training.
     """
 
@@ -67,7 +65,6 @@ class TrainingData(LightningDataModule):
         transform: Any = data.transform
         labels, names = self.bound.values[self.rows["train"]], self.bound.phenotype_types
         self.transform = LabelTransform.fit(labels, transform, self.classes, names)
-        self.collate: Collate | None = None
         self.train_loader: ScreenLoader | None = None
         self.between_batches: Callable[[], None] | None = None
         self._position: dict[str, Any] | None = None
@@ -109,11 +106,14 @@ class TrainingData(LightningDataModule):
             )
         return data
 
-    def loader(self, part: str, shuffle: bool, rank: int = 0, world_size: int = 1) -> ScreenLoader:
-        """Batches of one part."""
+    def loader(
+        self, part: str, shuffle: bool, strategy: Strategy | None = None, rank: int = 0, world_size: int = 1
+    ) -> ScreenLoader:
+        """Batches of one part, with what the strategy attaches to them where they are made."""
         loader = self.config.loader
+        collate = None if strategy is None else strategy.collate
         # What a worker-side strategy attaches is made on the host.
-        here = loader.num_workers == 0 and self.collate in (None, as_batch)
+        here = loader.num_workers == 0 and collate in (None, as_batch)
         resident = loader.resident and here and self._device().type == "cuda"
         return ScreenLoader(
             self.bound.to(self._device()) if resident else self.bound,
@@ -123,7 +123,7 @@ class TrainingData(LightningDataModule):
             shuffle=shuffle,
             rank=rank,
             world_size=world_size,
-            collate=self.collate,
+            collate=collate,
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             persistent_workers=loader.persistent_workers and loader.num_workers > 0,
@@ -162,7 +162,8 @@ class TrainingData(LightningDataModule):
 
     def _distributed(self, part: str, shuffle: bool) -> ScreenLoader:
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-        self._loaders.append(self.loader(part, shuffle, rank, world))
+        strategy = getattr(self.trainer.lightning_module, "strategy", None) if self.trainer else None
+        self._loaders.append(self.loader(part, shuffle, strategy, rank, world))
         return self._loaders[-1]
 
     def close(self) -> None:
@@ -179,6 +180,12 @@ class TrainingData(LightningDataModule):
         genes = torch.zeros(self.graph.num_genes, dtype=torch.bool)
         genes[self.bound.batch(self.rows[part]).perturbation_indices] = True
         return genes
+
+    @property
+    def most_deletions(self) -> int:
+        """Of any experiment, at least 1."""
+        ptr = self.bound.host_ptr
+        return int((ptr[1:] - ptr[:-1]).max(initial=1))
 
     def targets(self, part: str) -> Tensor:
         """Labels of a part in label units, ``[experiments, outputs]``; NaN where one is missing."""

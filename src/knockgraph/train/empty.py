@@ -11,10 +11,8 @@ from knockgraph.losses import LossParts
 from knockgraph.models.model import Prediction
 from knockgraph.phases import FORWARD, LOSS, phase
 from knockgraph.screen import PerturbationBatch
+from knockgraph.train.schema import NO_BACKWARD
 from knockgraph.train.task import Task
-
-NO_BACKWARD = "empty-no-backward"
-EMPTY = ("empty", NO_BACKWARD)
 
 
 class EmptyTask(Task):
@@ -36,7 +34,7 @@ class EmptyTask(Task):
         return torch.zeros(batch.num_samples, outputs, dtype=kind, device=batch.perturbation_indices.device)
 
     def _loss_of(self, batch: PerturbationBatch) -> LossParts:
-        self._perturbed(batch)
+        self.perturbed(batch)
         with phase(FORWARD):
             values = self._zeros(batch)
         with phase(LOSS):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from knockgraph.errors import NotFiniteError
 from knockgraph.train import checkpoints
+from knockgraph.train.exchange import any_rank
 from knockgraph.train.schema import Config
 
 
@@ -29,6 +30,7 @@ class Finite(Callback):
         self.config = config
         self.directory = directory
         self._loss: Tensor | None = None
+        self._step = 0
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -37,18 +39,20 @@ class Finite(Callback):
         self._loss = outputs.get("loss") if isinstance(outputs, dict) else None
 
     def between_batches(self, trainer: Trainer) -> None:
-        """Called by the loader."""
-        if trainer.global_step % self.config.trainer.log_every_n_steps == 0:
-            self._check_loss(trainer)
+        """Called by the loader. What was logged is the mean over all ranks: none has to be asked."""
+        step, self._step = self._step, trainer.global_step
+        if self._step != step and self._step % self.config.trainer.log_every_n_steps == 0:
+            self._check(trainer, trainer.callback_metrics.get("train/loss"))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An epoch may be shorter than the interval."""
         if not trainer.sanity_checking:
-            self._check_loss(trainer)
+            self._check(trainer, self._loss, everywhere=False)
 
-    def _check_loss(self, trainer: Trainer) -> None:
-        loss, self._loss = self._loss, None
-        if any_rank(trainer, loss is not None and not bool(loss.isfinite().all())):
+    def _check(self, trainer: Trainer, loss: Tensor | None, everywhere: bool = True) -> None:
+        bad = loss is not None and not bool(loss.isfinite().all())
+        self._loss = None
+        if bad if everywhere else any_rank(bad, trainer.strategy.root_device):
             raise self._diverged("the loss", trainer)
 
     def check_weights(self, trainer: Trainer) -> None:
@@ -67,11 +71,3 @@ class Finite(Callback):
             f"{kept if resumable else 'start again with'} optimizer.lr={self.config.optimizer.lr / 10:.3g}"
             f"{' or trainer.precision=32-true' if self.config.trainer.precision == 'bf16-mixed' else ''}"
         )
-
-
-def any_rank(trainer: Trainer, flag: bool) -> bool:
-    """Whether it is so in any of the processes; all of them must ask."""
-    if trainer.world_size == 1:
-        return flag
-    mine = torch.tensor(float(flag), device=trainer.strategy.root_device)
-    return bool(trainer.strategy.reduce(mine, reduce_op="max"))

@@ -13,7 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from knockgraph.train import moments
-from knockgraph.train.finite import any_rank
+from knockgraph.train.exchange import any_rank
 
 STOPPED = 75  #: exit code of a run that a signal other than Ctrl-C has stopped (EX_TEMPFAIL: try again)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -128,7 +128,7 @@ class Interrupt(pl.Callback):
         self._obey(trainer, moments.EPOCH)
 
     def _obey(self, trainer: pl.Trainer, moment: str) -> None:
-        if any_rank(trainer, self.asked is not None):
+        if any_rank(self.asked is not None, trainer.strategy.root_device):
             self.asked = self.asked or signal.SIGTERM  # another process received it
             self.save(trainer, moment)
             raise KeyboardInterrupt

@@ -100,7 +100,12 @@ def largest_batch(
     probes: tuple[int, int] = (2, 4),
     device: torch.device | None = None,
 ) -> int:
-    """The largest batch whose predicted peak stays below ``available`` bytes, at most ``most``, at least 1."""
+    """The largest batch whose predicted peak stays below ``available`` bytes, at most ``most``, at least 1.
+
+    Where ``most`` is no larger than the probes, nothing is tried: they would take as much.
+    """
+    if most <= probes[1]:
+        return max(most, 1)
     small, large = (_peak(step, n, device) for n in probes)
     per_sample = max((large - small) / (probes[1] - probes[0]), 1.0)
     fixed = small - per_sample * probes[0]

@@ -15,16 +15,18 @@ of the last batch, a plateau scheduler's step in the first epoch, and a validati
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch import Trainer
-from lightning.pytorch.loops.evaluation_loop import RestartStage
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 STEP, VALIDATION, EPOCH = "step", "validation", "epoch"
 
 
 def go_on(trainer: Trainer, moment: str) -> None:
     """Set the restored loops to what comes after the moment; called when the training starts."""
+    from lightning.pytorch.loops.evaluation_loop import RestartStage
+
     loop = trainer.fit_loop
     loop.restarting = False  # of the loops in it, too: an epoch from its start
     if moment == EPOCH:

@@ -31,7 +31,6 @@ import torch
 from knockgraph.errors import (
     ConfigError,
     FileFormatError,
-    GeneListMismatchError,
     KnockgraphError,
     NotFiniteError,
     TrainingStoppedError,
@@ -43,18 +42,19 @@ from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen, intervals, memory, slurm, wandb_run
 from knockgraph.train.config import dump, load
 from knockgraph.train.data import SCREEN, TrainingData
-from knockgraph.train.empty import EMPTY, EmptyTask
+from knockgraph.train.empty import EmptyTask
 from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
 from knockgraph.train.overrides import changed
-from knockgraph.train.schema import Config, check_baselines, with_options_spelled_out
-from knockgraph.train.task import MOST_NAMED, Task
+from knockgraph.train.predictor import MOST_NAMED, Say, load_run
+from knockgraph.train.saving import Checkpoints
+from knockgraph.train.schema import EMPTY, Config, check_baselines, with_options_spelled_out
+from knockgraph.train.task import Task
 from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
 from knockgraph.words import counted, listed
 
-Say = Callable[[str], None]
 Watch = Callable[[Config, pl.Trainer, int, Path], None]
 """Adds timers to a trainer that is about to fit, given the number of training samples and the run directory."""
 Finish = Callable[[Config, TrainingData, Task, Path, float, Say], None]
@@ -139,7 +139,6 @@ def _fit(
         data = TrainingData.from_config(config) if given is None else given
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
-    data.collate = task.strategy.collate
     trainer = make_trainer(config, directory, folder, say)
     if config.trainer.profile != "off":
         watch(config, trainer, len(data.rows["train"]), directory)
@@ -237,7 +236,7 @@ def _train(
     resume_from: Path | None,
     interrupt: Interrupt,
 ) -> None:
-    finite, saver = callback(trainer, Finite), callback(trainer, checkpoints.Checkpoints)
+    finite, saver = callback(trainer, Finite), callback(trainer, Checkpoints)
     interrupt.save = saver.save_last
     trainer.callbacks.append(interrupt)  # type: ignore[attr-defined]
 
@@ -307,7 +306,8 @@ def _directory(config: Config) -> Path:
 
 
 def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Task:
-    """The task that the config names."""
+    """The task that the config names, with the weights of its seed: the same on every rank and for every strategy."""
+    torch.manual_seed(config.seed)
     with foreseen.model_that_fits(config):
         return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
 
@@ -360,23 +360,4 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
 
 def load_task(directory: Path, which: str = "best-error") -> tuple[Config, Task]:
     """The task of a finished run, with the weights of a checkpoint, and its config."""
-    config = load(directory / "config.yaml")
-    config.trainer.compile = False
-    path = checkpoints.find(directory / "checkpoints", which)
-    state = checkpoints.load(path)
-    graph = CellGraph.load(directory / "cell.cellgraph")
-    about = state.get("knockgraph")
-    if not isinstance(about, dict) or not {"graph", "transform"} <= set(about) or "state_dict" not in state:
-        raise FileFormatError(f"{path} is a checkpoint, but not one of a training run")
-    if about["graph"] != graph.fingerprint():
-        raise GeneListMismatchError(
-            f"the checkpoint {path} was trained on another cell graph than {directory}/cell.cellgraph; "
-            "put the graph of that run back"
-        )
-    task = make_task(config, graph, LabelTransform.from_state_dict(about["transform"]))
-    try:
-        task.load_state_dict(state["state_dict"])
-    except RuntimeError as error:
-        raise KnockgraphError(f"the checkpoint {path} does not fit the model of its config: {error}") from error
-    task.eval()
-    return config, task
+    return load_run(directory, which, make_task)

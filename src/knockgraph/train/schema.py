@@ -11,24 +11,41 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from knockgraph import registry
 from knockgraph.errors import ConfigError, KnockgraphError
-from knockgraph.options import did_you_mean
+from knockgraph.options import check_options, did_you_mean, in_words
 
 if TYPE_CHECKING:
     from knockgraph.losses import Loss
 
 Tree = dict[str, Any]
 
+NO_BACKWARD = "empty-no-backward"
+EMPTY = ("empty", NO_BACKWARD)
+"""Tasks that run everything but the model."""
+
 
 @dataclass
 class SplitConfig:
-    """Which experiments train, validate and test."""
+    """Which experiments train, validate and test.
 
-    kind: str = "genotype"  # random | genotype | source | unseen-genes | k-fold | file
-    file: str | None = None  # kind=file: a .split file made by 'knockgraph screen split'
+    Attributes:
+        kind: What is held out: experiments (random), genotypes, sources, genes (unseen-genes), a fold, or what a file
+            says.
+        file: kind=file: a .split file made by 'knockgraph screen split'.
+        seed: Same seed, same split.
+        fractions: Of train, val and test.
+        unseen: unseen-genes: how many genes of a test genotype are unseen in training.
+        held_out: unseen-genes: fraction of the genes held out for val and for test.
+        folds: k-fold: number of folds.
+        fold: k-fold: which fold is the test part.
+        subset: Only this many experiments, drawn at random.
+    """
+
+    kind: str = "genotype"
+    file: str | None = None
     seed: int = 0
     fractions: list[float] = field(default_factory=lambda: [0.8, 0.1, 0.1])
-    unseen: str = "one"  # unseen-genes: one | any | all
-    held_out: float = 0.1  # unseen-genes: fraction of the genes held out for val and for test
+    unseen: str = "one"
+    held_out: float = 0.1
     folds: int = 5
     fold: int = 0
     subset: int | None = None
@@ -36,24 +53,39 @@ class SplitConfig:
 
 @dataclass
 class DataConfig:
-    """Which cell graph, which screen, which labels."""
+    """Which cell graph, which screen, which labels.
 
-    cell: str = "demo"  # demo | yeast-scale | a .cellgraph file
-    screen: str = "demo"  # demo | yeast-scale | a screen file (Parquet)
-    experiments: int | None = None  # built-in screens: how many
-    # One or more columns of the screen, or patterns such as 'expression_*'; data.phenotype=NAME is short for one.
+    Attributes:
+        cell: demo, yeast-scale or a .cellgraph file.
+        screen: demo, yeast-scale or a screen file (Parquet).
+        experiments: How many, of a built-in screen.
+        phenotypes: One or more columns of the screen, or patterns such as 'expression_*'; data.phenotype=NAME is short
+            for one.
+        relations: Only these relations; all by default.
+        merge: New name → relations (patterns) that become one.
+        genes: All genes of the graph, or only the screened ones: smaller and without metabolism.
+        unknown: What to do with experiments that have a gene which the graph does not have.
+        missing: What to do with experiments without any label; single missing labels are left out of the loss.
+        transform: How labels are scaled, fitted on the training part.
+        zero_below: Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes. By
+            default 1, the wild type, for phenotypes with 'interaction' in their name, else 0: none. Of several
+            phenotypes it concerns those with 'interaction' in their name only.
+        threshold: Classification: an interaction is positive if its value is below.
+        max_p_value: Classification: and if its p-value is below.
+        split: Which experiments train, validate and test.
+    """
+
+    cell: str = "demo"
+    screen: str = "demo"
+    experiments: int | None = None
     phenotypes: list[str] = field(default_factory=lambda: ["gene_interaction"])
-    relations: list[str] | None = None  # only these; all by default
-    merge: dict[str, list[str]] = field(default_factory=dict)  # new name → relations (patterns) that become one
-    genes: str = "all"  # all | screened: the graph of the screen's genes only, smaller and without metabolism
-    unknown: str = "error"  # experiments with a gene that the graph does not have: error | drop
-    missing: str = "error"  # experiments without any label: error | drop
-    transform: str = "standard"  # none | standard | min-max | robust
-    # Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes. By default 1,
-    # the wild type, for phenotypes with 'interaction' in their name, else 0: none. Of several phenotypes it concerns
-    # those with 'interaction' in their name only.
+    relations: list[str] | None = None
+    merge: dict[str, list[str]] = field(default_factory=dict)
+    genes: str = "all"
+    unknown: str = "error"
+    missing: str = "error"
+    transform: str = "standard"
     zero_below: int | None = None
-    # Classification: an interaction is positive if its value is below the threshold and its p-value below max_p_value.
     threshold: float | None = None
     max_p_value: float | None = None
     split: SplitConfig = field(default_factory=SplitConfig)
@@ -68,20 +100,35 @@ class DataConfig:
 
 @dataclass
 class LoaderConfig:
-    """How batches are made."""
+    """How batches are made.
 
-    batch_size: int = 32  # per process
+    Attributes:
+        batch_size: Experiments per batch and process.
+        num_workers: Processes that make batches; worker-side strategies (subgraph, lazy-mask, stored-…) gain from some.
+        pin_memory: Whether batches are made in pinned memory.
+        persistent_workers: Whether workers stay from epoch to epoch.
+        prefetch_factor: Batches that each worker makes ahead.
+        timeout: Seconds to wait for a batch of the workers.
+        resident: Whether the screen lives on the GPU, where there is one and no workers.
+    """
+
+    batch_size: int = 32
     num_workers: int = 0
     pin_memory: bool = False
     persistent_workers: bool = True
     prefetch_factor: int = 2
-    timeout: int = 120  # seconds to wait for a batch of the workers
-    resident: bool = True  # with a GPU and no workers, the screen lives there
+    timeout: int = 120
+    resident: bool = True
 
 
 @dataclass
 class NamedConfig:
-    """Something chosen by name, with its options."""
+    """Something chosen by name, with its options.
+
+    Attributes:
+        name: Its name, or package.module:Class.
+        options: Those of its class, see 'knockgraph options'.
+    """
 
     name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
@@ -89,7 +136,13 @@ class NamedConfig:
 
 @dataclass
 class OptimizerConfig:
-    """AdamW."""
+    """AdamW.
+
+    Attributes:
+        lr: Learning rate.
+        weight_decay: Weight decay.
+        betas: Decay of the two moments.
+    """
 
     lr: float = 3e-3
     weight_decay: float = 1e-4
@@ -98,58 +151,111 @@ class OptimizerConfig:
 
 @dataclass
 class SchedulerConfig:
-    """Learning rate over time."""
+    """Learning rate over time.
 
-    name: str = "cosine"  # cosine | plateau | none
+    Attributes:
+        name: The schedule.
+        warmup_steps: Steps in which the rate rises from 0.
+        cycles: cosine: warm restarts over the run.
+        min_factor: cosine: smallest fraction of lr.
+        factor: plateau: by what the rate is multiplied.
+        patience: plateau: epochs without a lower validation error before that.
+    """
+
+    name: str = "cosine"
     warmup_steps: int = 50
-    cycles: int = 1  # cosine: warm restarts over the run
-    min_factor: float = 0.02  # cosine: smallest fraction of lr
-    factor: float = 0.5  # plateau
-    patience: int = 5  # plateau
+    cycles: int = 1
+    min_factor: float = 0.02
+    factor: float = 0.5
+    patience: int = 5
 
 
 @dataclass
 class TrainerConfig:
-    """Length of the training, devices, precision and logging."""
+    """Length of the training, devices, precision and logging.
+
+    Attributes:
+        max_epochs: Passes over the training part; -1: as many as max_steps allows.
+        max_steps: Optimizer steps; -1: as many as max_epochs allows.
+        accelerator: What to train on.
+        devices: GPUs (or processes) per machine.
+        num_nodes: Machines.
+        process_timeout: Several processes: seconds that one waits for the others.
+        precision: Of the computation; weights stay in float32 with bf16-mixed.
+        gradient_clip: Largest norm of the gradient; 0: no limit.
+        accumulate: From epoch → batches per optimizer step.
+        compile: Whether torch.compile compiles the model.
+        cuda_graph: Whether the message passing is replayed as one CUDA graph where possible (node-mask, one GPU).
+        early_stopping: Stop after so many epochs without a lower validation error (MSE; of classes, cross-entropy).
+        log_every_n_steps: How often metrics are logged within an epoch.
+        plot_every_n_epochs: How often plots are made; 0: only at the end.
+        checkpoint_every_n_steps: How often a checkpoint is written.
+        progress_bar: Whether progress is shown.
+        baselines: What the model is compared with.
+        profile: Where the time goes: phases in profile.json, or torch.profiler's trace in traces/.
+        profile_window: trace: steps to wait, to warm up, to record.
+    """
 
     max_epochs: int = 7
     max_steps: int = -1
-    accelerator: str = "auto"  # auto | cpu | gpu
+    accelerator: str = "auto"
     devices: int = 1
     num_nodes: int = 1
-    process_timeout: int = 300  # several processes: seconds that one waits for the others
-    precision: str = "32-true"  # 32-true | 64-true | bf16-mixed
+    process_timeout: int = 300
+    precision: str = "32-true"
     gradient_clip: float = 10.0
-    accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})  # from epoch → batches per step
+    accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})
     compile: bool = False
     cuda_graph: bool = True
-    early_stopping: int | None = None  # epochs without a lower validation error (MSE; of classes, cross-entropy)
+    early_stopping: int | None = None
     log_every_n_steps: int = 10
-    plot_every_n_epochs: int = 0  # 0: only at the end
+    plot_every_n_epochs: int = 0
     checkpoint_every_n_steps: int = 100
     progress_bar: bool = True
     baselines: list[str] = field(default_factory=lambda: ["mean", "additive", "ridge-pairs", "low-rank"])
-    profile: str = "off"  # off | phases (where the time goes, in profile.json) | trace (torch.profiler, in traces/)
-    profile_window: list[int] = field(default_factory=lambda: [600, 1, 25])  # trace: steps to wait, warm up, record
+    profile: str = "off"
+    profile_window: list[int] = field(default_factory=lambda: [600, 1, 25])
 
 
 @dataclass
 class LoggingConfig:
-    """CSV and TensorBoard are always written."""
+    """CSV and TensorBoard are always written.
 
-    wandb: str = "off"  # off | offline | online
+    Attributes:
+        wandb: Whether Weights & Biases is used.
+        project: Its project.
+    """
+
+    wandb: str = "off"
     project: str = "knockgraph"
 
 
 @dataclass
 class Config:
-    """Everything that defines a run."""
+    """Everything that defines a run.
 
-    task: str = "regression"  # regression | classification | empty (all but the model) | empty-no-backward
+    Attributes:
+        task: What is learned; empty tasks run everything but the model.
+        seed: Same seed, same result.
+        run_dir: Where the run is written; by default runs/MODEL-STRATEGY-SEED-TIME.
+        resume: Continue the run in run_dir.
+        requeue: The same where there is a checkpoint, else start: for jobs that a cluster starts again.
+        data: Which cell graph, which screen, which labels.
+        loader: How batches are made.
+        model: What predicts.
+        strategy: How the model is given each strain's own graph.
+        loss: What is minimised.
+        optimizer: AdamW.
+        scheduler: Learning rate over time.
+        trainer: Length of the training, devices, precision and logging.
+        logging: CSV and TensorBoard are always written.
+    """
+
+    task: str = "regression"
     seed: int = 0
-    run_dir: str | None = None  # default: runs/MODEL-STRATEGY-SEED-TIME
-    resume: bool = False  # continue the run in run_dir
-    requeue: bool = False  # the same where there is a checkpoint, else start: for jobs that a cluster starts again
+    run_dir: str | None = None
+    resume: bool = False
+    requeue: bool = False
     data: DataConfig = field(default_factory=DataConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     model: NamedConfig = field(default_factory=lambda: NamedConfig("hetero"))
@@ -161,8 +267,8 @@ class Config:
     logging: LoggingConfig = field(default_factory=LoggingConfig)
 
 
-_CHOICES = {
-    "task": ("regression", "classification", "empty", "empty-no-backward"),
+CHOICES: dict[str, tuple[str, ...]] = {
+    "task": ("regression", "classification", *EMPTY),
     "data.genes": ("all", "screened"),
     "data.unknown": ("error", "drop"),
     "data.missing": ("error", "drop"),
@@ -175,6 +281,7 @@ _CHOICES = {
     "trainer.profile": ("off", "phases", "trace"),
     "logging.wandb": ("off", "offline", "online"),
 }
+"""Key → the values that it can have."""
 
 _POSITIVE = (
     "loader.batch_size",
@@ -226,10 +333,11 @@ def with_phenotypes(data: Tree) -> Tree:
 
 def checked_values(config: Config) -> Config:
     """Refuse unknown choices and numbers out of range, with the key's path."""
-    for path, allowed in _CHOICES.items():
+    for path, allowed in CHOICES.items():
         value = _at(config, path)
         if value not in allowed:
-            raise ConfigError(f"config key {path!r}: {value!r} is not one of {', '.join(allowed)}")
+            close = did_you_mean(str(value), allowed)
+            raise ConfigError(f"config key {path!r}: {value!r} is not one of {', '.join(allowed)}{close}")
     for path in _POSITIVE:
         if not _at(config, path) > 0:
             raise ConfigError(f"config key {path!r}: {_at(config, path)} must be greater than 0")
@@ -312,6 +420,10 @@ def with_options_spelled_out(config: Config) -> Config:
     check_baselines(config)
 
     config.model.options = spelled_out(config.model.name, config.model.options)
+    for kind in ("model", "strategy", "loss"):
+        given: NamedConfig = getattr(config, kind)
+        found = _named(f"{kind}.name", kind, given.name)
+        check_options(f"the {kind} {given.name}", found, given.options, registry.KINDS[kind].error)
     return config
 
 
@@ -338,7 +450,8 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
         unknown = [name for name in value if name not in hints]
         if unknown:
             hint = did_you_mean(unknown[0], hints)
-            raise ConfigError(f"config key {_below(path, unknown[0])!r}: there is no such key{hint}")
+            has = f"; {path or 'a config'} has {', '.join(hints)}"
+            raise ConfigError(f"config key {_below(path, unknown[0])!r}: there is no such key{hint}{has}")
         return kind(**{name: _typed(hints[name], v, _below(path, name)) for name, v in value.items()})
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
@@ -360,8 +473,13 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
         return str(value)
     if type(value) is kind:
         return value
-    name = getattr(kind, "__name__", str(kind))
-    raise ConfigError(f"config key {path!r}: {value!r} is not of type {name}")
+    raise wrong_type(path, value, kind)
+
+
+def wrong_type(path: str, value: Any, kind: Any) -> ConfigError:
+    """The error of a value that is not what its key needs."""
+    allowed = f", one of {', '.join(CHOICES[path])}" if path in CHOICES else ""
+    return ConfigError(f"config key {path!r}: {value!r} is not {in_words(kind)}{allowed}")
 
 
 def _below(path: str, name: str) -> str:

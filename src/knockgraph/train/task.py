@@ -12,8 +12,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch import distributed as dist
 
-from knockgraph import losses, models, strategies
-from knockgraph.errors import ConfigError, GeneListMismatchError, ModelError, StrategyError
+from knockgraph import losses
+from knockgraph.errors import ConfigError, GeneListMismatchError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
@@ -21,15 +21,13 @@ from knockgraph.models.model import CellModel, Prediction
 from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
+from knockgraph.train.exchange import mean_over_ranks
 from knockgraph.train.metrics import gather_rows, headline, metrics_of
+from knockgraph.train.predictor import MOST_NAMED, Predictor, named
 from knockgraph.train.schema import Config
-from knockgraph.words import counted
-
-MOST_NAMED = 20
-"""Phenotypes that are logged and reported one by one; more are summarised."""
 
 
-class Task(LightningModule):
+class Task(Predictor, LightningModule):
     """Model, strategy and loss, trained together.
 
     Args:
@@ -38,35 +36,17 @@ class Task(LightningModule):
         transform: Labels' original units ↔ label units; the model gets an output for each of its phenotypes.
 
     Attributes:
-        graph: The cell graph.
-        phenotypes: What is predicted, in the order of the outputs.
+        replays: Whether steps were replayed from a recorded CUDA graph.
         validated: Predictions and targets (label units) of the last validation, of all ranks.
         warnings: What looks as if the run had not learned, see :mod:`knockgraph.train.learning`.
     """
 
     def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
-        super().__init__()
-        self.config = config
-        self.transform = transform
-        self.phenotypes = transform.names or tuple(config.data.phenotypes)
-        self._zero_below = torch.tensor(config.data.zero_by_definition(self.phenotypes))
-        if config.data.zero_below and not bool(self._zero_below.any()):
-            raise ConfigError(
-                "config key 'data.zero_below': of several phenotypes it concerns those with 'interaction' in their "
-                "name, and there is none; leave it out"
-            )
-        self.classes = config.task == "classification"
-        self.graph = graph
-        self.graph_hash = graph.fingerprint()
-        self.num_genes = graph.num_genes
-        torch.manual_seed(config.seed)  # the same weights on every rank and for every strategy
-        options = models.with_outputs(config.model.name, config.model.options, len(self.phenotypes))
-        self.model = named("model", models.create, config.model.name, graph, **options)
-        self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
+        super().__init__(config, graph, transform)
         self.loss = named("loss", losses.create, config.loss.name, **config.loss.options)
         self._check_loss()
         if config.trainer.precision == "64-true":
-            self.double()  # here, not by Lightning: it restores a checkpoint before it converts, in float32
+            self.double()  # the loss, too
         # The tables are the same everywhere by construction; DDP must not send them around.
         self._ddp_params_and_buffers_to_ignore = [f"strategy.{name}" for name, _ in self.strategy.named_buffers()]
         self._open = contextlib.ExitStack()
@@ -75,6 +55,7 @@ class Task(LightningModule):
         self._outputs: list[tuple[Tensor, Tensor, Tensor]] = []
         self._to_restore: dict[str, Any] | None = None
         self._recorded: GraphedModel | None = None
+        self.replays = False
         if config.trainer.compile:
             self.model.compile(dynamic=False)
 
@@ -93,64 +74,22 @@ class Task(LightningModule):
         """Auxiliary terms that the model gives and the loss leaves out."""
         return [name for name in self.model.gives or () if name not in ("embedding", *self.loss.needs)]
 
-    @property
-    def approximation(self) -> str | None:
-        """In one sentence, that the strategy is not exact for this model; ``None`` if it is."""
-        model = self.model
-        assert isinstance(model, CellModel)
-        if self.strategy.exact_for(model.hops):
-            return None
-        reach = "does not state its number of hops" if model.hops is None else f"reaches {model.hops} hops"
-        return (
-            f"the strategy {self.strategy.name} is approximate with these options: the model "
-            f"{self.config.model.name} {reach} from a deletion, beyond what is recomputed"
-        )
-
-    def forward(self, batch: PerturbationBatch) -> Prediction:
-        """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
-        with self.strategy(self._columns(batch)) as view:
-            prediction: Prediction = self.model(view, batch)
-        outputs = prediction.values.shape[-1]
-        if outputs != len(self.phenotypes):
-            raise ModelError(
-                f"the model {self.config.model.name} gives {counted(outputs, 'output')} for "
-                f"{counted(len(self.phenotypes), 'phenotype')}; give its class the argument outputs, the number of them"
-            )
-        return prediction
-
-    def _columns(self, batch: PerturbationBatch) -> PerturbationBatch:
-        model = self.model
-        assert isinstance(model, CellModel)
-        return model.columns(batch)
-
-    def told(self, prediction: Tensor, deleted: Tensor) -> Tensor:
-        """Predictions for output: in original units (classes: probabilities), 0 where the definition requires it.
-
-        Args:
-            prediction: ``[samples, outputs]`` in label units, on the host.
-            deleted: ``[samples]``, the number of deleted genes of each.
-        """
-        if self.classes:
-            return prediction.double().sigmoid()
-        values = self.transform.invert(prediction.double())
-        values[self.by_definition(deleted)] = 0.0
-        return values
-
-    def by_definition(self, deleted: Tensor) -> Tensor:
-        """Where a value is 0 by definition, bool ``[samples, outputs]``; ``deleted`` as in :meth:`told`."""
-        if self.config.task != "regression":  # an empty task says nothing about genotypes
-            return torch.zeros(len(deleted), len(self.phenotypes), dtype=torch.bool)
-        return deleted.unsqueeze(1) < self._zero_below
-
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
         parts = self._loss_of(batch)
-        with phase(LOGGING, "log_dict"):
-            logged = {"loss": parts.total.detach(), **(parts.parts if len(parts.parts) > 1 else {})}
-            # The mean over ranks is the value of the step.
-            self.log_dict({f"train/{k}": v for k, v in logged.items()}, batch_size=batch.num_samples, sync_dist=True)
+        if self._is_logged():
+            with phase(LOGGING, "log_dict"):
+                values = {"loss": parts.total.detach(), **(parts.parts if len(parts.parts) > 1 else {})}
+                # The mean over ranks is the value of the step.
+                values = mean_over_ranks({f"train/{name}": value for name, value in values.items()})
+                self.log_dict(values, batch_size=batch.num_samples)
         total: Tensor = parts.total
         return total
+
+    def _is_logged(self) -> bool:
+        """Whether the loggers will be told about this batch: the last one of every nth optimizer step."""
+        trainer = self.trainer
+        return not trainer.fit_loop._should_accumulate() and trainer._logger_connector.should_update_logs
 
     def _loss_of(self, batch: PerturbationBatch) -> LossParts:
         prediction = self._predicted(batch)
@@ -168,29 +107,27 @@ class Task(LightningModule):
     def _predicted(self, batch: PerturbationBatch) -> Prediction:
         """In training: a replay of what was recorded where that is possible."""
         if self._recorded is None and self._records():
-            self._recorded = self._record()
+            self._recorded, self.replays = self._record(), True
         if self._recorded is not None and self._recorded.takes(batch):
             with phase(FORWARD):
                 return self._recorded(batch)
-        view = self._perturbed(batch)
+        view = self.perturbed(batch)
         with phase(FORWARD):
             prediction: Prediction = self.model(view, batch)
         return prediction
 
     def _records(self) -> bool:
-        # DDP's hooks would not see the gradients.
         t = self.config.trainer
-        alone = t.cuda_graph and not t.compile and self.trainer.world_size == 1
-        return alone and can_be_graphed(self.model, self.strategy, self.device)
+        return t.cuda_graph and not t.compile and can_be_graphed(self.model, self.strategy, self.device)
 
     def _record(self) -> GraphedModel:
         """Made in the first step, when everything is where it will be trained."""
         samples = self.config.loader.batch_size
         data = getattr(self.trainer, "datamodule", None)
-        most = 3 if data is None else int((data.bound.host_ptr[1:] - data.bound.host_ptr[:-1]).max(initial=1))
+        most = getattr(data, "most_deletions", 3)
         return GraphedModel(self.model, self.strategy, samples, samples * most)
 
-    def _perturbed(self, batch: PerturbationBatch) -> PerturbedGraphs:
+    def perturbed(self, batch: PerturbationBatch) -> PerturbedGraphs:
         """The view of the batch, open until the backward pass is done."""
         with phase(MASKS):
             self._open.close()
@@ -372,14 +309,6 @@ def optimizer_steps(batches: int, epochs: int, accumulate: Mapping[int, int]) ->
     for epoch in range(epochs):
         steps += -(-batches // accumulate.get(max((k for k in accumulate if k <= epoch), default=-1), 1))
     return steps
-
-
-def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) -> Any:
-    """Create something by name; an option that it cannot have is reported with its place in the config."""
-    try:
-        return create(name, *arguments, **options)
-    except TypeError as error:  # another one's class, whose signature does not say its types
-        raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be created: {error}") from error
 
 
 def all_ranks(state: Any) -> list[Any]:

@@ -18,17 +18,16 @@ from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, TQDMProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
-from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_only
 
 from knockgraph.strategies import placement
-from knockgraph.train import checkpoints, slurm, wandb_run
-from knockgraph.train.empty import EMPTY
+from knockgraph.train import saving, slurm, wandb_run
 from knockgraph.train.finite import Finite
 from knockgraph.train.learning import Learning
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
-from knockgraph.train.schema import Config
+from knockgraph.train.ranks import Ranks
+from knockgraph.train.schema import EMPTY, Config
 
 # What is monitored → the file of the best, and whether larger is better.
 _BEST_REGRESSION = {"val/mse": ("best-error.ckpt", False), "val/pearson": ("best-score.ckpt", True)}
@@ -157,7 +156,7 @@ def make_trainer(
         LearningRate(config.optimizer.lr),
         finite,
         *([] if config.task in EMPTY else [Learning(say)]),  # before the checkpoints, which hold what it said
-        checkpoints.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
+        saving.Checkpoints(folder, t.checkpoint_every_n_steps, best, metrics.count, finite.check_weights),
     ]
     if t.accumulate != {0: 1}:
         used.append(Accumulation(t.accumulate))
@@ -174,19 +173,20 @@ def make_trainer(
         loggers.append(TensorBoardLogger(directory, name="", version="", sub_dir="tensorboard"))
     if config.logging.wandb != "off":
         loggers.append(wandb_run.wandb_logger(config, directory, is_main_process()))
-    cluster = [slurm.Slurm()] if slurm.used() and not TorchElasticEnvironment.detect() else []
+    torchrun = TorchElasticEnvironment.detect()
+    cluster = [slurm.Slurm()] if slurm.used() and not torchrun else []
     return pl.Trainer(
         accelerator=t.accelerator,
         devices=t.devices,
         num_nodes=t.num_nodes,
-        strategy=_ddp(config) if t.devices * t.num_nodes > 1 else "auto",
+        strategy=_ranks(config) if torchrun or t.devices * t.num_nodes > 1 else "auto",
         precision=None if t.precision == "64-true" else t.precision,  # type: ignore[arg-type]
         max_epochs=t.max_epochs,
         max_steps=t.max_steps,
         gradient_clip_val=t.gradient_clip,
         logger=loggers,
         callbacks=used,
-        plugins=[checkpoints.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *cluster],
+        plugins=[saving.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *cluster],
         enable_checkpointing=False,  # ours above: without pickle, verified
         enable_progress_bar=t.progress_bar,
         enable_model_summary=False,
@@ -197,11 +197,11 @@ def make_trainer(
     )
 
 
-def _ddp(config: Config) -> DDPStrategy:
+def _ranks(config: Config) -> Ranks:
     # While the first process writes a store, which may take hours, the others wait for it.
     stored = placement(config.strategy.name) == "stored"
     timeout = timedelta(days=2) if stored else timedelta(seconds=config.trainer.process_timeout)
-    return DDPStrategy(find_unused_parameters=False, broadcast_buffers=False, timeout=timeout)
+    return Ranks(timeout=timeout)
 
 
 def callback(trainer: pl.Trainer, kind: type[Kind]) -> Kind:

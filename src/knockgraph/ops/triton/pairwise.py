@@ -20,18 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
+from knockgraph.ops.tiles import tile
 from knockgraph.ops.triton.gelu import gelu, gelu_and_slope, rounded_anyway
-
-# Rows of a tile, warps and pipeline stages of the kernels, from a sweep on an H200 (docs/speed.md).
-FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
-BACKWARD = {"TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
-MAPS = {"TILE": 128, "num_warps": 4, "num_stages": 2}
-MEAN = {"TILE": 64, "num_warps": 4, "num_stages": 1}
-STATES = {"TILE": 128, "num_warps": 4, "num_stages": 3}
-SHARES = 35
-"""Programs among which the rows of one pair are shared out in the backward pass."""
-MEAN_SHARES = 264
-"""The same for the mean, which has no other pairs beside it to fill the device with."""
 
 
 @triton.jit
@@ -386,9 +376,10 @@ def mix_pairs(
     y = torch.empty(rows, channels, dtype=torch.float32, device=h.device)
     lse = torch.empty(rows, dtype=torch.float32, device=h.device)
     t = h.new_empty(pairs if keep else 0, rows, hidden)
+    launch = tile("pairs", h)
     with torch.cuda.device_of(h):
-        _mix_pairs[(triton.cdiv(rows, FORWARD["TILE"]),)](
-            h, *weights, count, y, lse, t, rows, R=relations, KEEP=keep, **_shape(h, weights, count), **FORWARD
+        _mix_pairs[(triton.cdiv(rows, launch["TILE"]),)](
+            h, *weights, count, y, lse, t, rows, R=relations, KEEP=keep, **_shape(h, weights, count), **launch
         )
     return y, lse, t
 
@@ -421,16 +412,19 @@ def mix_pairs_grad(
     relations, rows, channels = h.shape
     number, _, hidden = weights[0].shape
     shape = _shape(h, weights, count)
+    of_pair, maps, alone, states = (
+        tile(f"gradient of {part}", h) for part in ("pairs", "first maps", "mean", "states")
+    )
     delta = torch.empty_like(lse)
     narrow, d_mean = (torch.empty(rows, channels, dtype=h.dtype, device=h.device) for _ in range(2))
     dh = torch.empty_like(h)
     shares = h.new_empty(number, rows)
     by_pair = (*(w.shape for w in weights[:4]), (number, (channels + 2) * hidden))
     of_scorer = ((channels, hidden), (hidden,), (hidden,))
-    of_pairs, (first, second, bias_in, out, scorer) = partial_sums(h, SHARES, *by_pair)
-    of_mean, scorer_of_mean = partial_sums(h, MEAN_SHARES, *of_scorer)
+    of_pairs, (first, second, bias_in, out, scorer) = partial_sums(h, of_pair["SHARES"], *by_pair)
+    of_mean, scorer_of_mean = partial_sums(h, alone["SHARES"], *of_scorer)
     with torch.cuda.device_of(h):
-        _grad_of_mean[(MEAN_SHARES,)](
+        _grad_of_mean[(alone["SHARES"],)](
             h,
             *weights[5:],
             count,
@@ -443,11 +437,10 @@ def mix_pairs_grad(
             *scorer_of_mean,
             rows,
             R=relations,
-            SHARES=MEAN_SHARES,
             **shape,
-            **MEAN,
+            **alone,
         )
-        _grad_of_pairs[(number, SHARES)](
+        _grad_of_pairs[(number, of_pair["SHARES"])](
             *weights[3:],
             count,
             narrow,
@@ -459,11 +452,10 @@ def mix_pairs_grad(
             *parts_of(scorer, *of_scorer),
             rows,
             of_pairs.shape[1],
-            SHARES=SHARES,
             **shape,
-            **BACKWARD,
+            **of_pair,
         )
-        _grad_of_first_maps[(number, SHARES)](
+        _grad_of_first_maps[(number, of_pair["SHARES"])](
             h,
             t,
             pairs[0],
@@ -474,12 +466,12 @@ def mix_pairs_grad(
             bias_in,
             rows,
             of_pairs.shape[1],
-            SHARES=SHARES,
+            SHARES=of_pair["SHARES"],
             **shape,
-            **MAPS,
+            **maps,
         )
-        _grad_of_states[(relations, triton.cdiv(rows, STATES["TILE"]))](
-            t, d_mean, torch.cat(weights[:2]), slots, count, dh, rows, R=relations, PAIRS=number, **shape, **STATES
+        _grad_of_states[(relations, triton.cdiv(rows, states["TILE"]))](
+            t, d_mean, torch.cat(weights[:2]), slots, count, dh, rows, R=relations, PAIRS=number, **shape, **states
         )
     first, second, bias_in, out, scorer = parts_of(of_pairs.sum(0), *by_pair)
     # do = share · dy + dq Sᵀ, summed over the rows: a product with the shares, and one with what dq summed up to.

@@ -19,15 +19,9 @@ import triton.language as tl
 from torch import Tensor
 
 from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
+from knockgraph.ops.tiles import tile
 from knockgraph.ops.triton.gelu import gelu, gelu_and_slope, rounded_anyway
 from knockgraph.ops.triton.row_norm import normalised
-
-# Rows of a tile, warps and pipeline stages, from a sweep on an H200 (docs/speed.md).
-FORWARD = {"TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
-# SHARES: programs among which the rows of one relation are shared out in the backward pass, all at work at once.
-BACKWARD = {"SHARES": 58, "TILE": 64, "num_warps": 4, "num_stages": 1, "maxnreg": 128}
-# The last map of the MLP starts with norm and activation and needs more registers.
-BACKWARD_LAST = {"SHARES": 44, "TILE": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 168}
 
 
 @triton.jit
@@ -223,8 +217,9 @@ def forward(
     z = neighbours.new_empty(layers, *neighbours.shape)
     y = torch.empty_like(neighbours)
     scale, shift = (None, None) if norm is None else norm
+    launch = tile("MLPs", y)
     with torch.cuda.device_of(y):
-        _forward[(relations, triton.cdiv(rows, FORWARD["TILE"]))](
+        _forward[(relations, triton.cdiv(rows, launch["TILE"]))](
             own,
             neighbours,
             eps,
@@ -237,7 +232,7 @@ def forward(
             y,
             rows,
             **_shape(weight, norm, count),
-            **FORWARD,
+            **launch,
         )
     return y, z
 
@@ -257,11 +252,12 @@ def backward(
     rows = neighbours.shape[1]
     dh, d_own = torch.empty_like(neighbours), torch.empty_like(own)
     weights, vectors = (relations, channels, channels), (relations, channels)
+    rest, of_map = tile("gradient of MLPs", dh), tile("gradient of last map", dh)
     of_last, (last_weight, last_bias, d_scale, d_shift, last_eps) = partial_sums(
-        dh, BACKWARD_LAST["SHARES"], weights, vectors, vectors, vectors, (relations,)
+        dh, of_map["SHARES"], weights, vectors, vectors, vectors, (relations,)
     )
     of_rest, (rest_weight, rest_bias, rest_eps) = partial_sums(
-        dh, BACKWARD["SHARES"], (layers - 1, *weights), (layers - 1, *vectors), (relations,)
+        dh, rest["SHARES"], (layers - 1, *weights), (layers - 1, *vectors), (relations,)
     )
     scale, shift = (None, None) if norm is None else norm
     shape = _shape(weight, norm, count)
@@ -269,7 +265,7 @@ def backward(
     with torch.cuda.device_of(dh):
         for layer in reversed(range(layers)):
             last = layer == layers - 1
-            config = BACKWARD_LAST if last else BACKWARD
+            config = of_map if last else rest
             _backward[(relations, config["SHARES"])](
                 own,
                 neighbours,
@@ -294,9 +290,9 @@ def backward(
                 **shape,
                 **config,
             )
-        tile = 64
-        _sum_own[(triton.cdiv(rows, tile),)](
-            dh, eps, count, d_own, rows, R=relations, C=channels, COUNTED=count is not None, TILE=tile
+        wide = 64
+        _sum_own[(triton.cdiv(rows, wide),)](
+            dh, eps, count, d_own, rows, R=relations, C=channels, COUNTED=count is not None, TILE=wide
         )
     of_last_map = parts_of(of_last.sum(0), weights, vectors, vectors, vectors, (relations,))
     of_rest_maps = parts_of(of_rest.sum(0), (layers - 1, *weights), (layers - 1, *vectors), (relations,))

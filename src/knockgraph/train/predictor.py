@@ -1,0 +1,159 @@
+"""Model and strategy of a run: from a batch to predictions. What prediction needs of a task, without Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from knockgraph import models, strategies
+from knockgraph.errors import ConfigError, FileFormatError, GeneListMismatchError, KnockgraphError, ModelError
+from knockgraph.graph import CellGraph
+from knockgraph.models.model import CellModel, Prediction
+from knockgraph.screen import LabelTransform, PerturbationBatch
+from knockgraph.train import checkpoints, foreseen
+from knockgraph.train.config import load
+from knockgraph.train.schema import Config
+from knockgraph.words import counted
+
+Say = Callable[[str], None]
+
+MOST_NAMED = 20
+"""Phenotypes that are logged and reported one by one; more are summarised."""
+
+
+class Predictor(nn.Module):
+    """Model and strategy of a config.
+
+    Args:
+        config: The config.
+        graph: The cell graph.
+        transform: Labels' original units ↔ label units; the model gets an output for each of its phenotypes.
+
+    Attributes:
+        graph: The cell graph.
+        phenotypes: What is predicted, in the order of the outputs.
+    """
+
+    def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
+        super().__init__()
+        self.config = config
+        self.transform = transform
+        self.phenotypes = transform.names or tuple(config.data.phenotypes)
+        self._zero_below = torch.tensor(config.data.zero_by_definition(self.phenotypes))
+        if config.data.zero_below and not bool(self._zero_below.any()):
+            raise ConfigError(
+                "config key 'data.zero_below': of several phenotypes it concerns those with 'interaction' in their "
+                "name, and there is none; leave it out"
+            )
+        self.classes = config.task == "classification"
+        self.graph = graph
+        self.graph_hash = graph.fingerprint()
+        self.num_genes = graph.num_genes
+        options = models.with_outputs(config.model.name, config.model.options, len(self.phenotypes))
+        self.model = named("model", models.create, config.model.name, graph, **options)
+        self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
+        if config.trainer.precision == "64-true":
+            self.double()  # here, not by Lightning: it restores a checkpoint before it converts, in float32
+
+    @property
+    def device(self) -> torch.device:
+        """Where it predicts."""
+        place: torch.device = self.strategy.device
+        return place
+
+    @property
+    def approximation(self) -> str | None:
+        """In one sentence, that the strategy is not exact for this model; ``None`` if it is."""
+        model = self.model
+        assert isinstance(model, CellModel)
+        if self.strategy.exact_for(model.hops):
+            return None
+        reach = "does not state its number of hops" if model.hops is None else f"reaches {model.hops} hops"
+        return (
+            f"the strategy {self.strategy.name} is approximate with these options: the model "
+            f"{self.config.model.name} {reach} from a deletion, beyond what is recomputed"
+        )
+
+    def forward(self, batch: PerturbationBatch) -> Prediction:
+        """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
+        with self.strategy(self._columns(batch)) as view:
+            prediction: Prediction = self.model(view, batch)
+        outputs = prediction.values.shape[-1]
+        if outputs != len(self.phenotypes):
+            raise ModelError(
+                f"the model {self.config.model.name} gives {counted(outputs, 'output')} for "
+                f"{counted(len(self.phenotypes), 'phenotype')}; give its class the argument outputs, the number of them"
+            )
+        return prediction
+
+    def _columns(self, batch: PerturbationBatch) -> PerturbationBatch:
+        model = self.model
+        assert isinstance(model, CellModel)
+        return model.columns(batch)
+
+    def told(self, prediction: Tensor, deleted: Tensor) -> Tensor:
+        """Predictions for output: in original units (classes: probabilities), 0 where the definition requires it.
+
+        Args:
+            prediction: ``[samples, outputs]`` in label units, on the host.
+            deleted: ``[samples]``, the number of deleted genes of each.
+        """
+        if self.classes:
+            return prediction.double().sigmoid()
+        values = self.transform.invert(prediction.double())
+        values[self.by_definition(deleted)] = 0.0
+        return values
+
+    def by_definition(self, deleted: Tensor) -> Tensor:
+        """Where a value is 0 by definition, bool ``[samples, outputs]``; ``deleted`` as in :meth:`told`."""
+        if self.config.task != "regression":  # an empty task says nothing about genotypes
+            return torch.zeros(len(deleted), len(self.phenotypes), dtype=torch.bool)
+        return deleted.unsqueeze(1) < self._zero_below
+
+
+def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) -> Any:
+    """Create something by name; an option that it cannot have is reported with its place in the config."""
+    try:
+        return create(name, *arguments, **options)
+    except TypeError as error:  # another one's class, whose signature does not say its types
+        raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be created: {error}") from error
+
+
+Kind = TypeVar("Kind", bound=Predictor)
+
+
+def load_predictor(directory: Path, which: str = "best-error") -> tuple[Config, Predictor]:
+    """Model and strategy of a run, with the weights of a checkpoint, and its config."""
+    return load_run(directory, which, Predictor)
+
+
+def load_run(
+    directory: Path, which: str, make: Callable[[Config, CellGraph, LabelTransform], Kind]
+) -> tuple[Config, Kind]:
+    """What ``make`` makes of a run's config, graph and labels, with the weights of a checkpoint; and the config."""
+    config = load(directory / "config.yaml")
+    config.trainer.compile = False
+    path = checkpoints.find(directory / "checkpoints", which)
+    state = checkpoints.load(path)
+    graph = CellGraph.load(directory / "cell.cellgraph")
+    about = state.get("knockgraph")
+    if not isinstance(about, dict) or not {"graph", "transform"} <= set(about) or "state_dict" not in state:
+        raise FileFormatError(f"{path} is a checkpoint, but not one of a training run")
+    if about["graph"] != graph.fingerprint():
+        raise GeneListMismatchError(
+            f"the checkpoint {path} was trained on another cell graph than {directory}/cell.cellgraph; "
+            "put the graph of that run back"
+        )
+    with foreseen.model_that_fits(config):
+        made = make(config, graph, LabelTransform.from_state_dict(about["transform"]))
+    loss = hasattr(made, "loss")  # its buffers are part of a checkpoint
+    try:
+        made.load_state_dict({k: v for k, v in state["state_dict"].items() if loss or not k.startswith("loss.")})
+    except RuntimeError as error:
+        raise KnockgraphError(f"the checkpoint {path} does not fit the model of its config: {error}") from error
+    made.eval()
+    return config, made

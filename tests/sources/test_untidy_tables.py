@@ -1,0 +1,383 @@
+"""Tables as people have them: whatever the layout, delimiter, decimal sign and encoding, the same screen."""
+
+import csv
+import datetime
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from knockgraph import FileFormatError, KnockgraphError, Screen, ScreenError
+from knockgraph.sources.table_layout import TableOptions
+from knockgraph.sources.tables import TableReading, read_genotypes, read_table
+
+
+def write(tmp_path: Path, text: str, name: str = "my.csv", encoding: str = "utf-8") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def read(tmp_path: Path, text: str, name: str = "my.csv", **options: object) -> tuple[Screen, TableReading]:
+    return read_table(write(tmp_path, text, name), TableOptions(**options))
+
+
+def pairs(screen: Screen) -> list[tuple[tuple[str, ...], float]]:
+    (values,) = screen.phenotypes.values()
+    return list(zip(screen.genotypes, values.tolist(), strict=True))
+
+
+EXPECTED = [(("YAL001C", "YBR002W"), -0.31), (("YCL003W",), 0.5)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "genotype,score\nYAL001C+YBR002W,-0.31\nYCL003W,0.5\n",
+        "Genotype;Score\nYAL001C|YBR002W;-0,31\nYCL003W;0,5\n",
+        "GENOTYPE\tscore\nYAL001C,YBR002W\t-0.31\nYCL003W\t+.5\n",
+        "genotype|score\nYAL001C;YBR002W|-0.31\nYCL003W|0.5\n",
+        "genotype   score\nYAL001C,YBR002W   -0,31\n  YCL003W 0,5\n",
+        "genotype,score\nYAL001C YBR002W,-0.31\nYCL003W,0.5\n",
+        "genotype,score\nYAL001C/YBR002W,-0.31\nYCL003W,0.5\n",
+        "genotype,score\nYAL001C+YBR002W,-0.31,\nYCL003W,0.5,\n",
+        "genotype,score,\nYAL001C+YBR002W,-0.31,\nYCL003W,0.5,\n",
+        "Gene A,Gene B,score\nYAL001C,YBR002W,-0.31\nYCL003W,,0.5\n",
+        "score,gene1,gene2\n-0.31,YAL001C,YBR002W\n0.5,YCL003W,NA\n",
+        'Query ORF;Array ORF;score\n"YAL001C";"YBR002W";"-0,31"\n"YCL003W";"-";"0,5"\n',
+        "query\tarray\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tWT\t0.5\n",
+        "perturbation,score\nYAL001C+YBR002W,-0.31\nYCL003W+ctrl,0.5\n",
+        "# a screen\n% of mine\ngenotype,score\n# half of it\nYAL001C+YBR002W,-0.31\nYCL003W,0.5\n",
+        "# made, by, me\n#genotype\tscore\nYAL001C+YBR002W\t-0.31\nYCL003W\t0.5\n",
+        "sep=;\ngenotype;score\nYAL001C+YBR002W;-0.31\nYCL003W;0.5\n",
+        "Table S1. Scores of double mutants\n\ngenotype,score\nYAL001C+YBR002W,-0.31\nYCL003W,0.5\n",
+        "\ufeffgenotype,score\r\nYAL001C+YBR002W,-0.31\r\n\r\nYCL003W,0.5",
+        '"genotype"\t"score"\n"1"\t"YAL001C+YBR002W"\t-0.31\n"2"\t"YCL003W"\t0.5\n',
+        'index,genotype,score,remark\n0,YAL001C+YBR002W,-0.31,5" plate\n1,YCL003W,0.5,ok\n',
+    ],
+)
+def test_one_screen_in_many_tables(text: str, tmp_path: Path) -> None:
+    for name in ("my.csv", "my.txt"):
+        screen, reading = read(tmp_path, text, name)
+        assert pairs(screen) == EXPECTED
+        assert (reading.read, reading.kept, reading.dropped) == (2, {"experiments": 2}, {})
+        assert [tuple(genes) for genes in read_genotypes(tmp_path / name).genotypes] == [g for g, _ in EXPECTED]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16"])
+def test_encodings(encoding: str, tmp_path: Path) -> None:
+    path = write(tmp_path, "genotype;strain;größe\nYAL001C;Müller;0,25\n", "my.csv", encoding)
+    screen, reading = read_table(path)
+    assert {name: v.tolist() for name, v in screen.phenotypes.items()} == {"größe": [0.25]}
+    latin = encoding in ("latin-1", "cp1252")
+    assert reading.notes == (["2 lines are not UTF-8 and read as Latin-1"] if latin else [])
+
+
+def test_the_report_says_how_the_table_was_understood(tmp_path: Path) -> None:
+    text = (
+        "# 12 May\nNr;Strain;Gene A;Gene B;score;score_sd;P-Value;n/a\n"
+        "1;x1;YAL001C;YBR002W;-0,31;0,1;0,01;\n2;x2;YAL001C;YAL001C;0,2;;n/a;\n3;x3;YCL003W;YBR002W;NA;0,1;0,5;\n"
+    )
+    screen, reading = read(tmp_path, text)
+    assert str(reading).splitlines() == [
+        f"{tmp_path}/my.csv: text, fields divided by semicolons, 1 comment line above them, decimal comma",
+        "  genes: columns Gene A and Gene B, one gene each",
+        "  phenotypes: score (with std from score_sd and p_value from P-Value)",
+        "  set aside: Nr (it numbers the rows), Strain (text), n/a (empty in the first 3 rows)",
+        "  rows: 3 read, 2 kept; 1 left out: no value for score",
+        "  note: 1 row names the same gene twice, which counts once",
+        "  first row: YAL001C+YBR002W, score -0.31",
+    ]
+    assert pairs(screen) == [(("YAL001C", "YBR002W"), -0.31), (("YAL001C",), 0.2)]
+    np.testing.assert_array_equal(screen.statistics["score"]["std"], [0.1, np.nan])
+    np.testing.assert_array_equal(screen.statistics["score"]["p_value"], [0.01, np.nan])
+    assert reading.as_dict()["set_aside"] == {
+        "Nr": "it numbers the rows",
+        "Strain": "text",
+        "n/a": "empty in the first 3 rows",
+    }
+
+
+def test_columns_are_chosen(tmp_path: Path) -> None:
+    text = "who,what,x,y,x.std\nA,B,1,2,3\nC,D,4,oops,6\n"
+    screen, reading = read(tmp_path, text, phenotypes=["X"], genes=["who,what"])
+    assert pairs(screen) == [(("A", "B"), 1.0), (("C", "D"), 4.0)]
+    assert screen.statistics["x"]["std"].tolist() == [3, 6]
+    assert reading.layout is not None
+    assert reading.layout.aside == {"y": "not chosen"}
+    screen, _ = read(tmp_path, text, phenotypes=["x", "x.std"], genes=["what"])
+    assert list(screen.phenotypes) == ["x", "x.std"]
+    assert list(screen.genotypes) == [("B",), ("D",)]
+
+
+def test_missing_labels_have_one_policy(tmp_path: Path) -> None:
+    words = ["", "NA", "NaN", "nan", "n/a", "N/A", "null", "NULL", "None", "-", "#N/A", " NA ", "n.d."]
+    text = "genotype;x;y\nA;1;1\n" + "".join(f"G{k};{word};{'' if k else 2}\n" for k, word in enumerate(words))
+    screen, reading = read(tmp_path, text)
+    assert list(screen.genotypes) == [("A",), ("G0",)]
+    assert reading.dropped == {"no value for x or y": 12}
+    np.testing.assert_array_equal(screen.phenotypes["x"], [1, np.nan])
+    assert len(read(tmp_path, text, missing="keep")[0]) == 14
+    with pytest.raises(
+        ScreenError, match="12 rows have no x or y, the first is data row 3; leave them out with --miss"
+    ):
+        read(tmp_path, text, missing="error")
+    with pytest.raises(ScreenError, match=r"my\.csv: no row has a value for x; choose another column with --phenotype"):
+        read(tmp_path, "genotype,x\nA,NA\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            "genotype;x\nA;1,234\nB;2,500\n",
+            {},
+            r"column 'x' holds '1,234', which may be 1\.234 or 1234; say --decimal comma, or take the commas out",
+        ),
+        (
+            "genotype;x;y\nA;0,5;0.5\n",
+            {},
+            r"column 'x' is written with decimal commas \('0,5'\) and y with decimal points; choose with --decimal",
+        ),
+        ("genotype;x\nA;0,5\nB;0.5\n", {}, r"line 2: column 'x' is not numeric, it holds '0,5'; correct"),
+        ("genotype;x\nA;0.5\nB;0,5\nC;0.1\n", {}, r"line 3: column 'x' is not numeric, it holds '0,5'"),
+        ("genotype,x\nA B,1\nC/D,2\n", {}, "unclear how 'A B' divides into genes; say --join space or --join /"),
+        (
+            "gene_a,gene_b,query,array,x\nA,B,C,D,1\n",
+            {},
+            r"several ways \(gene_a,gene_b or query,array\); choose with --g",
+        ),
+        ("A,B,0.5\nC,D,0.7\n", {}, r"no line with the names of its columns \(it has A, B, 0\.5\); add one"),
+        (
+            "genotype,fitness\nA,1\n",
+            {"phenotypes": ["fitnes"]},
+            r"no column 'fitnes' \(did you mean 'fitness'\?\) for --phen",
+        ),
+        ("a,fitness\nA,1\n", {"genes": ["b"]}, "no column 'b' for --gene-columns; it has a, fitness"),
+        ("genotype,x\nA,1\n", {"phenotypes": ["genotype"]}, "column 'genotype' cannot hold genes and a phenotype"),
+        ("genotype,x,y\nA,u,1\n", {"phenotypes": ["x"]}, "line 2: column 'x' is not numeric, it holds 'u'; .* another"),
+        ("genotype,x\nA,1\n", {"delimiter": "::"}, "the delimiter '::' is not one; use tab, comma, semicolon"),
+        ("genotype,x\nA,1\n", {"join": "&"}, "--join '&' is not known; use"),
+        ("gene_a,gene_b,x\nA,B,1\n,NA,2\n", {}, "data row 2: the genotype is empty; write WT for the wild type"),
+        ("# only\n# comments\n", {}, "holds nothing but comments"),
+        ("genotype,x\nA,1\nB,2,3\n", {}, "line 3: it has 3 fields instead of 2"),
+    ],
+)
+def test_what_is_unclear_is_refused_with_the_option(text: str, options: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(KnockgraphError, match=message) as caught:
+        read(tmp_path, text, **options)
+    assert "\n" not in str(caught.value)
+    assert "my.csv" in str(caught.value) or options
+
+
+def test_two_delimiters_that_fit(tmp_path: Path) -> None:
+    text = "a;b,c;d\nx;y,z;5\n"
+    with pytest.raises(
+        FileFormatError, match=r"at more than one sign \(comma, semicolon\); choose with --delimiter comma"
+    ):
+        read(tmp_path, text.replace("5", "w"), "my.txt")
+    screen, _ = read(tmp_path, text, "my.txt", delimiter="semicolon", genes=["a"], phenotypes=["d"])
+    assert pairs(screen) == [(("x",), 5.0)]
+
+
+def test_the_choice_settles_what_was_unclear(tmp_path: Path) -> None:
+    assert pairs(read(tmp_path, "genotype;x\nA;1,234\n", decimal="comma")[0]) == [(("A",), 1.234)]
+    assert pairs(read(tmp_path, "genotype;x;y\nA;0,5;0.5\n", phenotypes=["y"])[0]) == [(("A",), 0.5)]
+    assert list(read(tmp_path, "genotype,x\nA B,1\nC/D,2\n", join="/")[0].genotypes) == [("A B",), ("C", "D")]
+    assert list(read(tmp_path, "genotype,x\nA B,1\nC/D,2\n", join="space")[0].genotypes) == [("A", "B"), ("C/D",)]
+
+
+def test_doses_stay(tmp_path: Path) -> None:
+    screen, _ = read(tmp_path, "genotype;x\nYAL001C=0,3+YBR002W;0,5\nYAL001C = 2;1\nwild type;0,0\n")
+    assert list(screen.genotypes) == [("YAL001C=0.3", "YBR002W"), ("YAL001C=2",), ()]
+    screen, _ = read(tmp_path, "gene_a,gene_b,x\nYAL001C=0.3,YBR002W,0.5\n")
+    assert list(screen.genotypes) == [("YAL001C=0.3", "YBR002W")]
+
+
+def test_a_late_cell_that_is_no_number(tmp_path: Path) -> None:
+    text = "genotype,x\n" + "A,1\n" * 3000 + "B,high\n"
+    with pytest.raises(
+        ScreenError, match=r"my\.csv, line 3002: column 'x' is not numeric, it holds 'high'; correct it, or"
+    ):
+        read(tmp_path, text)
+
+
+# ── Arrow, pandas, Excel ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_arrow_and_dataframes(tmp_path: Path) -> None:
+    import pandas as pd
+
+    columns = {
+        "Gene_A": ["YAL001C", "YCL003W"],
+        "Gene_B": ["YBR002W", None],
+        "score": [-0.31, 0.5],
+        "ok": [True, False],
+    }
+    frame = pd.DataFrame(columns)
+    arrow = pa.table(columns)
+    for table in (arrow, frame, frame.set_index(["Gene_A", "Gene_B"]), columns):
+        screen, reading = read_table(table)
+        assert pairs(screen) == EXPECTED
+        assert screen.source_names == ("table",)
+        assert reading.layout is not None
+        assert reading.layout.aside == {"ok": "text"}
+    pq.write_table(arrow, tmp_path / "my.parquet")
+    assert read_table(tmp_path / "my.parquet")[0].genotypes == screen.genotypes
+    texts = arrow.set_column(2, "score", pa.array(["-0,31", "0,5"]).dictionary_encode())
+    assert pairs(read_table(texts)[0]) == EXPECTED
+    assert read_table(texts.append_column("x", pa.array([["A"], []])), TableOptions(genes=["x"]))[0].genotypes[0] == (
+        "A",
+    )
+    ids = pa.table({"gene 1": pa.array([12, 7]), "gene 2": pa.array([3.0, None]), "score": [1.0, 2.0]})
+    assert list(read_table(ids)[0].genotypes) == [("12", "3"), ("7",)]
+
+
+def test_what_is_no_table() -> None:
+    with pytest.raises(FileFormatError, match="int cannot be read as a table"):
+        read_table(3)
+    with pytest.raises(ScreenError, match="the table has a header but no experiments"):
+        read_table(pa.table({"genotype": pa.array([], pa.string()), "x": pa.array([], pa.float64())}))
+
+
+def workbook(path: Path, **sheets: list[list[object]]) -> Path:
+    """A minimal workbook, as the format's standard describes it."""
+    import zipfile
+    from xml.sax.saxutils import escape
+
+    def cell(value: object) -> str:
+        if value is None:
+            return "<c/>"
+        if isinstance(value, datetime.date):
+            return f'<c s="1"><v>{(value - datetime.date(1899, 12, 30)).days}</v></c>'
+        if isinstance(value, int | float):
+            return f"<c><v>{value}</v></c>"
+        return f'<c t="inlineStr"><is><t>{escape(str(value))}</t></is></c>'
+
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    rels = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    kinds = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+    listed = "".join(f'<sheet name="{n}" sheetId="{k}" r:id="r{k}"/>' for k, n in enumerate(sheets, 1))
+    targets = "".join(
+        f'<Relationship Id="r{k}" Type="{rels}/worksheet" Target="worksheets/sheet{k}.xml"/>'
+        for k in range(1, len(sheets) + 1)
+    )
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Default Extension="xml" ContentType="{kinds}'
+        f'.sheet.main+xml"/><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.'
+        'relationships+xml"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
+        f'Type="{rels}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{rels}"><sheets>{listed}</sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships">{targets}<Relationship Id="s" '
+        f'Type="{rels}/styles" Target="styles.xml"/></Relationships>',
+        "xl/styles.xml": f'<styleSheet xmlns="{main}"><cellXfs><xf numFmtId="0"/><xf numFmtId="14"/></cellXfs>'
+        "</styleSheet>",
+    }
+    for k, rows in enumerate(sheets.values(), 1):
+        body = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
+        parts[f"xl/worksheets/sheet{k}.xml"] = f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>'
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_excel(tmp_path: Path) -> None:
+    pytest.importorskip("python_calamine")
+    rows = [
+        ["Table S1"],
+        ["Gene A", "Gene B", "score", "id"],
+        ["YAL001C", "YBR002W", -0.31, 7],
+        ["YCL003W", None, 0.5, 8],
+    ]
+    screen, reading = read_table(workbook(tmp_path / "a.xlsx", Scores=rows, Empty=[]))
+    assert pairs(screen) == EXPECTED
+    assert reading.form == "sheet 'Scores' of an Excel workbook"
+    both = workbook(tmp_path / "b.xlsx", one=rows, two=rows)
+    with pytest.raises(FileFormatError, match=r"b\.xlsx has several sheets; choose with --sheet: one or two"):
+        read_table(both)
+    with pytest.raises(FileFormatError, match=r"b\.xlsx has no sheet 'three'; choose with --sheet: one or two"):
+        read_table(both, TableOptions(sheet="three"))
+    assert pairs(read_table(both, TableOptions(sheet="two"))[0]) == EXPECTED
+    dated = [["genotype", "score"], ["YAL001C", 1], [datetime.date(2026, 10, 1), 2]]
+    with pytest.raises(
+        FileFormatError, match="data row 2: the spreadsheet holds the date 2026-10-01; if it was a gene"
+    ):
+        read_table(workbook(tmp_path / "c.xlsx", s=dated))
+    (tmp_path / "d.xlsx").write_bytes((tmp_path / "a.xlsx").read_bytes()[:-400])
+    with pytest.raises(FileFormatError):
+        read_table(tmp_path / "d.xlsx")
+
+
+def test_excel_without_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
+    with pytest.raises(
+        FileFormatError, match=r"a Excel|is an Excel workbook; save its sheet as CSV .* 'knockgraph\[excel\]'"
+    ):
+        read_table(workbook(tmp_path / "a.xlsx", s=[["genotype", "x"]]))
+
+
+# ── properties ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GENES = st.sampled_from(["YAL001C", "YBR002W-A", "TFC3", "rpl-7", "Q0045", "HO", "SNR18"])
+NUMBERS = st.floats(-1e6, 1e6, allow_nan=False).map(lambda x: round(x, 4)) | st.none()
+
+
+@st.composite
+def written_tables(draw: st.DrawFn) -> tuple[bytes, list[tuple[frozenset[str], float | None]]]:
+    """A table in a random layout, and the experiments that it holds."""
+    rows = draw(st.lists(st.tuples(st.sets(GENES, min_size=1, max_size=3), NUMBERS, NUMBERS), min_size=1, max_size=12))
+    comma = draw(st.booleans())
+    delimiter = draw(st.sampled_from("\t;|" if comma else "\t;|,"))
+    signs = [sign for sign in ("+", ",", "|", ";", " + ", " ", "/") if sign.strip() != delimiter or draw(st.booleans())]
+    sign = draw(st.sampled_from(signs))
+    columns = draw(st.booleans())
+    header = draw(
+        st.sampled_from([["gene_a", "gene_b", "gene_c"], ["Gene1", "Gene2", "Gene3"], ["ORF A", "ORF B", "ORF C"]])
+    )
+    header = header if columns else [draw(st.sampled_from(["genotype", "Genotype", "Perturbation", "genes"]))]
+    missing = draw(st.sampled_from(["", "NA", "NaN", "n/a", "null", "-"]))
+    text = draw(st.sampled_from(["strain", "remark"]))
+
+    def number(x: float | None) -> str:
+        return missing if x is None else repr(x).replace(".", ",") if comma else repr(x)
+
+    table = [[text, *header, "score", "score_sd"]]
+    for genes, score, deviation in rows:
+        order = draw(st.permutations(sorted(genes)))
+        cells = [*order, *[""] * (3 - len(order))] if columns else [sign.join(order)]
+        table.append([draw(st.sampled_from(["x", "a b", "é", ""])) or "y", *cells, number(score), number(deviation)])
+    out = io.StringIO()
+    quoting = draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    csv.writer(out, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows(table)
+    comment = draw(st.sampled_from(["", f"# a comment{end}", f"% one{end}#two{end}"]))
+    encoding = draw(st.sampled_from(["utf-8", "utf-8-sig", "latin-1", "utf-16"]))
+    return (comment + out.getvalue()).encode(encoding), [(frozenset(genes), score) for genes, score, _ in rows]
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(written_tables())
+@example((b"strain;genotype;score\nx;A+B;0,5\n", [(frozenset("AB"), 0.5)]))
+def test_whatever_is_written_is_read(
+    tmp_path: Path, table: tuple[bytes, list[tuple[frozenset[str], float | None]]]
+) -> None:
+    content, experiments = table
+    (tmp_path / "t.txt").write_bytes(content)
+    try:
+        screen, _ = read_table(tmp_path / "t.txt", TableOptions(phenotypes=["score"], missing="keep"))
+    except ScreenError as error:
+        if "--decimal comma" not in str(error):  # the only thing that may be unclear in these
+            raise
+        screen, _ = read_table(tmp_path / "t.txt", TableOptions(phenotypes=["score"], missing="keep", decimal="comma"))
+    assert [frozenset(genes) for genes in screen.genotypes] == [genes for genes, _ in experiments]
+    np.testing.assert_array_equal(screen.phenotypes["score"], [np.nan if x is None else x for _, x in experiments])
