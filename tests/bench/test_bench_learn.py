@@ -58,7 +58,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert any(line.startswith("own [1] ") for line in lines)
     assert any(line.startswith("bad: skipped: there is no convolution 'foo'") for line in lines)
     assert "own [1] is first to a validation Pearson of -1.000: 4 steps" in shown.output
-    assert "wins with a test Pearson of" in shown.output
+    assert "on the test part: Pearson" in shown.output
     page = (tmp_path / "l.html").read_text()
     assert page.count("<svg") == 2
     # What is kept is a run like any other.
@@ -115,7 +115,7 @@ def test_classes() -> None:
     report = learn("task=classification", "loss=bce", "data.threshold=0")
     assert report["conditions"]["score"] == "auroc"
     assert report_learn.headings(report)[1:3] == ["test AUROC", "test average precision"]
-    assert "wins with a test AUROC of" in report_learn.verdict(report)[0]
+    assert "on the test part: AUROC" in report_learn.outcome(report)[0]
 
 
 @pytest.mark.parametrize(
