@@ -26,7 +26,8 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; position: st
 td.long { white-space: normal; min-width: 16rem }
 figure { margin: .5rem 0; background: var(--card); border-radius: 8px; padding: .6rem; overflow-x: auto }
 figure svg { width: 100%; max-width: 60rem; height: auto; display: block; fill: currentColor }
-figure.small svg { max-width: 42rem }
+figure.small { max-width: 42rem }
+th:nth-child(2):last-child, td:nth-child(2):last-child { text-align: left; white-space: normal }
 .said { border-left: 4px solid #4269d0; background: var(--card); border-radius: 0 8px 8px 0; padding: .7rem 1rem;
         margin: 1rem 0; font-size: 1.05rem }
 tr.marked td { font-weight: 600; background: var(--card) }
