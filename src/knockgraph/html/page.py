@@ -14,7 +14,7 @@ _STYLE = """
   :root { --ink: #f0f6fc; --dim: #9198a1; --paper: #0d1117; --line: #3d444d; --card: #161b22 }
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-       max-width: 68rem; padding: 1.5rem 1rem 4rem }
+       max-width: 74rem; padding: 1.5rem 1rem 4rem }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem } p { margin: .4rem 0 }
 h1, h2, p { overflow-wrap: anywhere }
 .dim { color: var(--dim) }
@@ -23,6 +23,7 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
                                  background: var(--paper) }
+th { white-space: normal; vertical-align: bottom }
 td.long { white-space: normal; min-width: 16rem }
 figure { margin: .5rem 0; background: var(--card); border-radius: 8px; padding: .6rem; overflow-x: auto }
 figure svg { width: 100%; max-width: 60rem; height: auto; display: block; fill: currentColor }

@@ -93,7 +93,6 @@
         const on = order.column === k;
         const th = el("th", {scope: "col"});
         th.setAttribute("aria-sort", on ? (order.down ? "descending" : "ascending") : "none");
-        if (!c[0]) return th;
         th.append(el("button", {type: "button", className: "sort", onclick: () => {
           order.down = on ? !order.down : Boolean(c[3]);
           order.column = k;
@@ -120,9 +119,10 @@
         el("div", {}, el("h3", {}, "The strongest neighbours"), one.near.length ? around : el("p", {}, "No edge has a part."))));
     at("why").scrollIntoView({block: "nearest"});
   };
-  const whyCell = (a, b) => {
+  const predicted = (a, b, value) => {
     const one = why.get(key(a, b));
-    return one ? el("button", {type: "button", className: "gene", onclick: () => explain(one)}, "why") : "";
+    const button = one ? [el("button", {type: "button", className: "gene", onclick: () => explain(one)}, "why"), " "] : [];
+    return el("span", {}, ...button, number(value));
   };
 
   const partners = (g, found, kind) => {
@@ -131,13 +131,12 @@
     const columns = [
       ["partner", r => standard(r[0]).toLowerCase(), r => geneButton(r[0])],
       ["measured", r => r[1], r => number(r[1]) + (r[4] > 1 ? ` (${r[4]}×)` : ""), true],
-      ["predicted", r => r[2], r => number(r[2]), true],
+      ["predicted", r => r[2], r => predicted(g, r[0], r[2]), true],
       [`${D.coverage} interval`, r => r[2], r => range(r[2]), true],
       ["used for", r => r[1] === null ? "new" : D.parts[r[3]], r => r[1] === null ? "new" : D.parts[r[3]]],
       ["from wild type", farthest, r => number(farthest(r)), true],
-      ["", () => 0, r => whyCell(g, r[0])],
     ].filter((c, k) => k !== 3 || D.half_width !== null);
-    return table(columns, rows, {column: columns.length - 2, down: true});
+    return table(columns, rows, {column: columns.length - 1, down: true});
   };
 
   const go = g => {
@@ -146,7 +145,6 @@
     at("gene").value = standard(g);
     at("why").replaceChildren();
     try { history.replaceState(null, "", "#" + encodeURIComponent(D.genes[g][0])); } catch { /* not everywhere */ }
-    at("top").hidden = true;
     const found = D.shown[g], here = at("answer");
     if (!found) {
       here.replaceChildren(el("h2", {}, both(g)), el("p", {}, D.elsewhere.replace("GENE", D.genes[g][0])));
@@ -169,12 +167,11 @@
   const home = () => {
     const columns = [
       ["pair", r => standard(r[0]).toLowerCase(), r => el("span", {}, geneButton(r[0]), " + ", geneButton(r[1]))],
-      ["predicted", r => r[2], r => number(r[2]), true],
+      ["predicted", r => r[2], r => predicted(r[0], r[1], r[2]), true],
       [`${D.coverage} interval`, r => r[2], r => range(r[2]), true],
       ["from wild type", r => extreme(r[2]), r => number(extreme(r[2])), true],
-      ["", () => 0, r => whyCell(r[0], r[1])],
     ].filter((c, k) => k !== 2 || D.half_width !== null);
-    at("top").append(table(columns, D.top, {column: columns.length - 2, down: true}));
+    at("top").append(table(columns, D.top, {column: columns.length - 1, down: true}));
   };
 
   at("gene").addEventListener("input", suggest);

@@ -36,7 +36,7 @@ _PARTS = 8  # of an explanation, of each kind
 _STYLE = """<style>
 input[type=search] { font: inherit; padding: .45rem .7rem; border: 1px solid var(--line); border-radius: 8px;
   width: min(22rem, 100%); box-sizing: border-box; background: var(--paper); color: var(--ink) }
-form#search { display: flex; gap: .5rem; flex-wrap: wrap }
+form#search { display: flex; gap: .5rem; flex-wrap: wrap; align-items: center }
 form#search button { font: inherit; padding: .45rem 1rem; border-radius: 8px; border: 1px solid var(--line);
   background: var(--card); color: var(--ink); cursor: pointer }
 button.gene, button.sort { font: inherit; border: 0; background: none; color: var(--link); padding: 0;
