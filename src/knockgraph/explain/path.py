@@ -17,6 +17,7 @@ from knockgraph.explain.explanation import LEFT_OUT, LOCAL, MODEL, NAMED, POOLIN
 from knockgraph.graph import CellGraph
 from knockgraph.models.hetero import HeteroCellModel
 from knockgraph.models.model import CellModel
+from knockgraph.nn.hyper_sagnn import HyperSAGNN
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.node_mask import NodeMask
 from knockgraph.strategies.partly_cut import CutEdges, PartlyCutGraphs
@@ -161,11 +162,11 @@ class _Path:
         return list(self._named_parts([torch.stack(same).sum(0) for same in zip(*done, strict=True)])), before, after
 
     def _pieces(self) -> list[tuple[float, float]]:
-        """Between the kinks: local predictors have one where the weights of the deleted genes, or those of all but one,
-        add up to 1, and means where the factors of all edges of a gene do.
+        """Between the kinks: Hyper-SAGNN has one where the weights of the deleted genes, or those of all but one, add up
+        to 1, and means where the factors of all edges of a gene do.
         """
-        size = len(self.genes)
-        cuts = sorted({_ALMOST, 1.0, *(1 - 1 / k for k in (size - 1, size) if k > 1), *self.kinks})
+        size, scored = len(self.genes), any(isinstance(module, HyperSAGNN) for module in self.model.modules())
+        cuts = sorted({_ALMOST, 1.0, *(1 - 1 / k for k in (size - 1, size) if scored and k > 1), *self.kinks})
         return list(itertools.pairwise(cuts))
 
     def _values(self, alpha: Sequence[float], column: int) -> list[float]:
