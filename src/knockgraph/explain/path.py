@@ -162,7 +162,7 @@ class _Path:
         return list(self._named_parts([torch.stack(same).sum(0) for same in zip(*done, strict=True)])), before, after
 
     def _pieces(self) -> list[tuple[float, float]]:
-        """Between the kinks: Hyper-SAGNN has one where the weights of the deleted genes, or those of all but one, add up
+        """Between the kinks: Hyper-SAGNN has one where the weights of the deleted genes, or of all but one, add up
         to 1, and means where the factors of all edges of a gene do.
         """
         size, scored = len(self.genes), any(isinstance(module, HyperSAGNN) for module in self.model.modules())
