@@ -26,10 +26,10 @@ from knockgraph.words import listed
 
 _NODES = 8  # of each piece of the path
 _HALVINGS = 10  # of a piece, at most
-_ENOUGH = 1e-6  # of the change: the numerical error at which the path is fine enough
+_ENOUGH = 1e-5  # of the change: the numerical error at which the path is fine enough
 _ROUNDING = 1e-13
 _ALMOST = 1e-9  # the end of the path, before anything is gone
-_NUMBERS = 2e7  # of one chunk of the path: genes × columns × channels × relations
+_NUMBERS = 1e8  # of one chunk of the path: genes × columns × channels × relations
 _NOTHING = 1e-7  # of the prediction: jumps below it are rounding
 
 
