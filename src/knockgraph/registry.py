@@ -40,15 +40,17 @@ class Kind:
         group: Entry points of this group belong to it.
         base: The class that all of them derive from.
         error: Raised where a name is wrong.
+        also: Another kind whose members serve as well: a baseline is a model that is fitted at once.
     """
 
     group: str
     base: str
     error: type[KnockgraphError]
+    also: str | None = None
 
 
 KINDS: dict[str, Kind] = {
-    "model": Kind("knockgraph.models", "torch.nn:Module", ModelError),
+    "model": Kind("knockgraph.models", "torch.nn:Module", ModelError, also="baseline"),
     "strategy": Kind("knockgraph.strategies", "knockgraph.strategies.strategy:Strategy", StrategyError),
     "convolution": Kind("knockgraph.convolutions", "torch.nn:Module", ModelError),
     "loss": Kind("knockgraph.losses", "knockgraph.losses.loss:Loss", LossError),
@@ -182,8 +184,13 @@ def register(kind: str, name: str, thing: type) -> None:
 
 def available(kind: str) -> list[str]:
     """All names of a kind: built-in, registered, and from other installed packages."""
-    about = _kind(kind)
-    return list(dict.fromkeys([*BUILT_IN[kind], *_registered[kind], *_offered(about.group)]))
+    also = _kind(kind).also
+    return list(dict.fromkeys([*_own(kind), *(_own(also) if also else ())]))
+
+
+def _own(kind: str) -> list[str]:
+    """Without those of the kind that serves as well."""
+    return [*BUILT_IN[kind], *_registered[kind], *_offered(_kind(kind).group)]
 
 
 def check(kind: str, name: str) -> None:
@@ -201,6 +208,8 @@ def find(kind: str, name: str) -> Any:
     """
     about = _kind(kind)
     check(kind, name)
+    if about.also is not None and ":" not in name and name not in _own(kind):
+        return find(about.also, name)
     if name in _registered[kind]:
         return _registered[kind][name]
     places = dict(_offered(about.group).get(name, {}))
@@ -292,6 +301,8 @@ def _imported(kind: str, name: str, place: str, error: type[KnockgraphError]) ->
 
 def _check(kind: str, name: str, thing: Any, error: type[KnockgraphError]) -> None:
     """Refuse anything that is not a class of the right kind."""
-    base = KINDS[kind].base
-    if not (isinstance(thing, type) and issubclass(thing, _imported(kind, base, base, error))):
-        raise error(f"the {kind} {name!r} cannot be used: it is not a class that derives from {base.replace(':', '.')}")
+    about = KINDS[kind]
+    bases = [about.base, *([KINDS[about.also].base] if about.also else ())]
+    if not isinstance(thing, type) or not any(issubclass(thing, _imported(kind, base, base, error)) for base in bases):
+        known = " or ".join(base.replace(":", ".") for base in bases)
+        raise error(f"the {kind} {name!r} cannot be used: it is not a class that derives from {known}")

@@ -92,6 +92,12 @@ class CellModel(nn.Module, ABC):
         view.check_model(self.hops)
         return self.decode(self.encode(view), batch)
 
+    def with_wild_type(self, encoded: tuple[Tensor, ...], wild_type: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What :meth:`encode` gave, with those parts that depend on the wild type alone taken from ``wild_type``, what
+        it gave for the wild type. Parts that are compared with a perturbed state stay: their rounding errors cancel.
+        """
+        return encoded
+
     def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:
         """What the graphs say: all that needs no more of a batch than its view. Nearly all of the time is spent here,
         on tensors of fixed shapes, so this is what :class:`~knockgraph.models.graphed.GraphedModel` records. Empty for

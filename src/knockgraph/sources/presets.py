@@ -47,6 +47,7 @@ BUILT = {
     "collins2007.parquet": "knockgraph screen import collins2007 --from DIR -o {}",
     "costanzo2016.parquet": "knockgraph screen import costanzo2016 --from DIR -o {}",
     "kuzmin2018.parquet": "knockgraph screen import kuzmin2018 --table trigenic-calls --from DIR -o {}",
+    "kuzmin2018-digenic.parquet": "knockgraph screen import kuzmin2018 --table digenic-calls --from DIR -o {}",
     "kuzmin2018-scores.parquet": "knockgraph screen import kuzmin2018 --table scores --from DIR -o {}",
 }
 """Files named in config groups → the command that creates them."""

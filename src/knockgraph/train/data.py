@@ -22,7 +22,9 @@ from knockgraph.errors import (
     SplitError,
 )
 from knockgraph.graph import CellGraph
+from knockgraph.graph.permuted import permuted
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
+from knockgraph.screen.calls import with_calls
 from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import Strategy, as_batch
 from knockgraph.train.schema import Config, DataConfig
@@ -56,6 +58,9 @@ class TrainingData(LightningDataModule):
         self.classes = config.task == "classification"
         bound = screen.bind(graph, data.phenotypes, data.unknown, data.missing)  # type: ignore[arg-type]
         self.bound = _as_classes(bound, data) if self.classes else bound
+        if data.permute == "labels":
+            order = torch.randperm(len(self.bound), generator=torch.Generator().manual_seed(data.split.seed))
+            self.bound = replace(self.bound, values=self.bound.values[order])
         self.rows: dict[str, Ints] = {
             part: self.bound.locate(rows, f"the {part} part") for part, rows in split.parts.items()
         }
@@ -196,7 +201,11 @@ def load_graph(data: DataConfig) -> CellGraph:
         graph, _ = build_graph(data.cell, None)
     else:
         graph = CellGraph.load(_there("data.cell", data.cell))
-    return _merged(_only(graph, data.relations), data.merge)
+    graph = _merged(_only(graph, data.relations), data.merge)
+    if data.calls is not None:
+        calls = Screen.load(_there("data.calls", data.calls))
+        graph = with_calls(graph, calls, positive=data.call_signs == "both")
+    return permuted(graph, data.split.seed) if data.permute == "networks" else graph
 
 
 def of_screen(graph: CellGraph, screen: Screen) -> CellGraph:

@@ -63,6 +63,9 @@ class DataConfig:
             for one.
         relations: Only these relations; all by default.
         merge: New name → relations (patterns) that become one.
+        calls: A screen file of called pairs, which become relations of the graph.
+        call_signs: Which of them; positive ones share errors with trigenic scores of the same study.
+        permute: A control: networks and features given to permuted genes, or labels to permuted experiments.
         genes: All genes of the graph, or only the screened ones: smaller and without metabolism.
         unknown: What to do with experiments that have a gene which the graph does not have.
         missing: What to do with experiments without any label; single missing labels are left out of the loss.
@@ -81,6 +84,9 @@ class DataConfig:
     phenotypes: list[str] = field(default_factory=lambda: ["gene_interaction"])
     relations: list[str] | None = None
     merge: dict[str, list[str]] = field(default_factory=dict)
+    calls: str | None = None
+    call_signs: str = "negative"
+    permute: str = "none"
     genes: str = "all"
     unknown: str = "error"
     missing: str = "error"
@@ -199,7 +205,7 @@ class TrainerConfig:
         gradient_clip: Largest norm of the gradient; 0: no limit.
         accumulate: From epoch → batches per optimizer step.
         compile: Whether torch.compile compiles the model.
-        cuda_graph: Whether the message passing is replayed as one CUDA graph where possible (node-mask, one GPU).
+        cuda_graph: Whether the message passing is replayed as one CUDA graph where possible (node-mask, on GPUs).
         overfit_batches: Train and validate on so many batches only, to see whether the model can learn them; 0: on all.
         early_stopping: Stop after so many epochs without a lower validation error (MSE; of classes, cross-entropy).
         log_every_n_steps: How often metrics are logged within an epoch.
@@ -292,6 +298,8 @@ class Config:
 CHOICES: dict[str, tuple[str, ...]] = {
     "task": ("regression", "classification", *EMPTY),
     "data.genes": ("all", "screened"),
+    "data.call_signs": ("negative", "both"),
+    "data.permute": ("none", "networks", "labels"),
     "data.unknown": ("error", "drop"),
     "data.missing": ("error", "drop"),
     "data.transform": ("none", "standard", "min-max", "robust"),

@@ -263,6 +263,9 @@ class Task(Predictor, LightningModule):
         """AdamW and the configured schedule."""
         o, s = self.config.optimizer, self.config.scheduler
         parameters = [p for p in self.parameters() if p.requires_grad]
+        if not parameters:
+            name = self.config.model.name
+            raise ConfigError(f"config key 'model': {name} has nothing to train step by step; choose another model")
         fused = all(p.is_cuda for p in parameters)
         optimizer = torch.optim.AdamW(
             parameters, o.lr, (o.betas[0], o.betas[1]), weight_decay=o.weight_decay, fused=fused
