@@ -40,7 +40,7 @@ BEST = "profile-propagation"
 
 
 def measured(
-    folder: Path, planted: Path, permute: str = "none", models: tuple[str, ...] = ("profile-propagation",)
+    folder: Path, planted: Path, permute: str = "none", models: tuple[str, ...] = (BEST,), seeds: int = 1
 ) -> Any:
     said: list[str] = []
     own = {"planted": planted / "screen.parquet"}
