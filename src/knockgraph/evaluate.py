@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knockgraph import registry
+from knockgraph import models, registry
 from knockgraph.errors import KnockgraphError, LabelError
 from knockgraph.files import atomic_write
 from knockgraph.models import baselines
@@ -74,7 +74,10 @@ def evaluate_part(
     prediction, rows = predict_rows(task, data, part), data.rows[part]
     scores = {config.model.name: task.metrics(prediction, data.targets(part))}
     seconds = {}
-    for name, found, took in fitted_baselines(data, config.trainer.baselines, part, say):
+    others = config.trainer.baselines
+    if models.is_fitted(config.model.name):
+        others = [name for name in others if name != config.model.name]
+    for name, found, took in fitted_baselines(data, others, part, say):
         line = name if name not in scores else f"{name} (baseline)"  # 'additive' is a model, too
         scores[line], seconds[line] = found, took
     measured, predicted = data.bound.values[rows], task.told(prediction, data.bound.num_perturbed[rows])

@@ -21,6 +21,7 @@ from knockgraph.errors import KnockgraphError, ScreenError
 from knockgraph.files import atomic_write, check_writable
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
+from knockgraph.models.fitted import FittedModel
 from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import as_text, entry, name_and_value, parse
 from knockgraph.train import memory
@@ -131,7 +132,8 @@ def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: S
 
 def choose_batch_size(task: Predictor, num_genes: int, total: int, dosed: bool = False) -> int:
     """The batch size that fits half of the free memory, at most 512 and at most the number of genotypes."""
-
+    if isinstance(task.model, FittedModel):  # a few numbers per genotype
+        return max(min(_MOST_WAITING, total), 1)
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
     most = min(total, 512)
     return memory.largest_batch(_step(task, num_genes, dosed), available, most, device=task.device)

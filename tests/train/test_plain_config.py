@@ -14,7 +14,7 @@ MEMBERS = [
     f"{group}={member}"
     for group in ("data", "loss", "model", "preset", "strategy", "trainer")
     for member in choices(group)
-    if (group, member) not in (("data", "files"), ("loss", "bce"))
+    if (group, member) not in (("data", "files"), ("data", "interactions"), ("loss", "bce"))
 ]
 
 
@@ -38,6 +38,8 @@ def test_every_member_of_every_group(member: str) -> None:
         ],
         ["trainer.accumulate={0:2,4:8}", "data.relations=[physical,regulatory]", "trainer.early_stopping=null"],
         ["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"],
+        ["data=interactions", "data.cell=my.cellgraph", "data.screen=my.parquet"],
+        ["data=interactions", "data.cell=my.cellgraph", "data.screen=my.parquet", "model=hetero-pairs"],
         ["task=classification", "loss=bce", "data.threshold=-0.08", "run_dir=runs/a", "optimizer.betas=[0.9,0.99]"],
         ["strategy.name=lazy-mask", "model.name=torch.nn:Identity", "loss.name=composite", "preset=reference"],
         ["logging.wandb=off", "trainer.progress_bar=false", "trainer.compile=true", "seed=3"],

@@ -216,6 +216,7 @@ def quiet() -> None:
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     for text in (
         ".*does not have many workers.*",
+        ".*overridden .on_before_batch_transfer.*",  # the task takes PyG's batches, which our data module has none of
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
         ".*srun. command is available.*",  # on every machine of a cluster; slurm.check_tasks knows where it is needed
