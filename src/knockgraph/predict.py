@@ -21,12 +21,13 @@ from knockgraph.errors import KnockgraphError, ScreenError
 from knockgraph.files import atomic_write, check_writable
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
+from knockgraph.models.fitted import FittedModel
 from knockgraph.options import did_you_mean
 from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
 from knockgraph.train import memory
 from knockgraph.train.intervals import COVERAGE, Intervals
-from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, load_predictor, named
+from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, checkpoint_of, load_predictor, named
 from knockgraph.train.schema import EMPTY
 from knockgraph.words import counted, listed
 
@@ -127,7 +128,7 @@ class RunPredictor:
             say(f"note: {task.approximation}")
         self.task = task.to(device)
         self.graph = task.graph
-        self.intervals = Intervals.load(directory, which)
+        self.intervals = Intervals.load(directory, checkpoint_of(self.config, which))
         self.set_coverage(coverage)
 
     def set_coverage(self, coverage: float) -> None:
@@ -377,7 +378,8 @@ def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: S
 
 def choose_batch_size(task: Predictor, num_genes: int, total: int, dosed: bool = False) -> int:
     """The batch size that fits half of the free memory, at most 512 and at most the number of genotypes."""
-
+    if isinstance(task.model, FittedModel):  # a few numbers per genotype
+        return max(min(_MOST_WAITING, total), 1)
     available = int(_SHARE_OF_MEMORY * memory.available_bytes(task.device))
     most = min(total, 512)
     return memory.largest_batch(_step(task, num_genes, dosed), available, most, device=task.device)

@@ -40,15 +40,17 @@ class Kind:
         group: Entry points of this group belong to it.
         base: The class that all of them derive from.
         error: Raised where a name is wrong.
+        also: Another kind whose members serve as well: a baseline is a model that is fitted at once.
     """
 
     group: str
     base: str
     error: type[KnockgraphError]
+    also: str | None = None
 
 
 KINDS: dict[str, Kind] = {
-    "model": Kind("knockgraph.models", "torch.nn:Module", ModelError),
+    "model": Kind("knockgraph.models", "torch.nn:Module", ModelError, also="baseline"),
     "strategy": Kind("knockgraph.strategies", "knockgraph.strategies.strategy:Strategy", StrategyError),
     "convolution": Kind("knockgraph.convolutions", "torch.nn:Module", ModelError),
     "loss": Kind("knockgraph.losses", "knockgraph.losses.loss:Loss", LossError),
@@ -105,9 +107,14 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "yeast-scale": "knockgraph.sources.yeast_scale:YeastScale",
         "tables": "knockgraph.sources.graph_tables:Tables",
         "table": "knockgraph.sources.tables:Table",
+        "pyg": "knockgraph.sources.pyg:Pyg",
+        "torchcell": "knockgraph.sources.torchcell:Torchcell",
         "yeast": "knockgraph.sources.presets:Yeast",
         "yeast-lite": "knockgraph.sources.presets:YeastLite",
         "yeast-clean": "knockgraph.sources.presets:YeastClean",
+        "dango-string9_1": "knockgraph.sources.presets:DangoString9_1",
+        "dango-string11_0": "knockgraph.sources.presets:DangoString11_0",
+        "dango-string12_0": "knockgraph.sources.presets:DangoString12_0",
         "collins2007": "knockgraph.sources.presets:Collins2007",
         "costanzo2016": "knockgraph.sources.presets:Costanzo2016",
         "kuzmin2018": "knockgraph.sources.presets:Kuzmin2018",
@@ -146,6 +153,7 @@ ABOUT: dict[str, dict[str, str]] = {
         "additive": "one effect per gene, by ridge regression",
         "ridge-pairs": "effects of genes and of pairs, by ridge regression",
         "low-rank": "effects of genes, and of pairs as products of learned vectors",
+        "boosting": "boosted regression trees on features of the genotype",
         "soft-impute": "the matrix of pairs completed by one of low rank",
         "profile-propagation": "unseen genes take the interaction profiles of genes near them in the networks",
     },
@@ -177,8 +185,13 @@ def register(kind: str, name: str, thing: type) -> None:
 
 def available(kind: str) -> list[str]:
     """All names of a kind: built-in, registered, and from other installed packages."""
-    about = _kind(kind)
-    return list(dict.fromkeys([*BUILT_IN[kind], *_registered[kind], *_offered(about.group)]))
+    also = _kind(kind).also
+    return list(dict.fromkeys([*_own(kind), *(_own(also) if also else ())]))
+
+
+def _own(kind: str) -> list[str]:
+    """Without those of the kind that serves as well."""
+    return [*BUILT_IN[kind], *_registered[kind], *_offered(_kind(kind).group)]
 
 
 def check(kind: str, name: str) -> None:
@@ -196,6 +209,8 @@ def find(kind: str, name: str) -> Any:
     """
     about = _kind(kind)
     check(kind, name)
+    if about.also is not None and ":" not in name and name not in _own(kind):
+        return find(about.also, name)
     if name in _registered[kind]:
         return _registered[kind][name]
     places = dict(_offered(about.group).get(name, {}))
@@ -213,7 +228,10 @@ def find(kind: str, name: str) -> Any:
 
 def about(kind: str, name: str) -> str:
     """What a name stands for, in a line."""
-    return ABOUT.get(kind, {}).get(name) or summary(find(kind, name))
+    said = ABOUT.get(kind, {}).get(name)
+    if said is None and kind == "model":  # baselines are models, too
+        said = ABOUT["baseline"].get(name)
+    return said or summary(find(kind, name))
 
 
 def create(kind: str, name: str, *arguments: Any, **options: Any) -> Any:
@@ -287,6 +305,8 @@ def _imported(kind: str, name: str, place: str, error: type[KnockgraphError]) ->
 
 def _check(kind: str, name: str, thing: Any, error: type[KnockgraphError]) -> None:
     """Refuse anything that is not a class of the right kind."""
-    base = KINDS[kind].base
-    if not (isinstance(thing, type) and issubclass(thing, _imported(kind, base, base, error))):
-        raise error(f"the {kind} {name!r} cannot be used: it is not a class that derives from {base.replace(':', '.')}")
+    about = KINDS[kind]
+    bases = [about.base, *([KINDS[about.also].base] if about.also else ())]
+    if not isinstance(thing, type) or not any(issubclass(thing, _imported(kind, base, base, error)) for base in bases):
+        known = " or ".join(base.replace(":", ".") for base in bases)
+        raise error(f"the {kind} {name!r} cannot be used: it is not a class that derives from {known}")

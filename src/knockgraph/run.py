@@ -7,6 +7,8 @@ from pathlib import Path
 
 from knockgraph.evaluate import evaluate_part, measure_intervals, verdict
 from knockgraph.files import write_json
+from knockgraph.models.fitted import FittedModel
+from knockgraph.models.model import parameter_counts
 from knockgraph.profile.training import watch
 from knockgraph.report.training import write_report
 from knockgraph.train import checkpoints
@@ -51,7 +53,10 @@ def _finish(config: Config, data: TrainingData, task: Task, directory: Path, sec
         intervals.save(directory)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    result["parameters_by_part"] = parameter_counts(task.model)
     result["warnings"] = task.warnings
+    if isinstance(task.model, FittedModel):
+        result["chosen"] = task.model.baseline.chosen()
     for text in task.warnings:
         say(f"warning: {text}")
     write_json(directory / "result.json", result)

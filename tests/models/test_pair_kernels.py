@@ -65,6 +65,21 @@ def test_the_posterior_is_that_of_the_dense_process() -> None:
     torch.testing.assert_close(sampled, left.diagonal(), rtol=0.15, atol=0.01)
 
 
+def test_few_pairs_are_computed_one_by_one() -> None:
+    """The sparse product of a large screen with few pairs against the dense one."""
+    n, random = 60, default_rng(3)
+    k, chosen = random_kernel(n), random.permutation(n * (n - 1) // 2)[:50]
+    first, second = (torch.from_numpy(x[chosen]) for x in np.triu_indices(n, 1))
+    rows = PairRows(torch.arange(50), first, second, 50, n)
+    alpha, noise = torch.from_numpy(random.normal(size=50)), torch.full((50,), 0.3).double()
+    process = PairProcess(k, rows, noise, torch.tensor(1.3, dtype=torch.float64), tolerance=1e-12, most_steps=200)
+    torch.testing.assert_close(process._seen_few(alpha), 1.3 * rows.collect(k @ rows.spread(alpha) @ k))
+    torch.testing.assert_close(rows.spread_times(alpha, k), rows.spread(alpha) @ k)
+    covariance = 1.3 * (k[first][:, first] * k[second][:, second] + k[first][:, second] * k[second][:, first])
+    solved = torch.linalg.solve(covariance + noise.diag(), alpha)
+    torch.testing.assert_close(process._solve(alpha), solved, rtol=1e-8, atol=1e-8)
+
+
 def test_spread_and_collect_are_transposed() -> None:
     rows = some_rows()
     f, a = random_kernel(7), torch.from_numpy(default_rng(2).normal(size=7))
@@ -128,7 +143,7 @@ def test_a_network_of_nonsense_loses_its_weight() -> None:
 
 def test_attention_hides_each_gene_from_itself_and_learns_the_groups() -> None:
     f, similarity = grouped()
-    attention = ProfileAttention(similarity)
+    attention = ProfileAttention.of(similarity)
     known = torch.ones_like(f, dtype=torch.bool)
     before = (f - attention(similarity, hidden=True) @ f).square().mean()
     attention.learn(similarity, f, known)
@@ -159,7 +174,7 @@ def test_settings_without_a_network_keep_the_profiles() -> None:
 
 
 def test_triples_are_sums_of_products() -> None:
-    term = TripleTerm(random_kernel(5))
+    term = TripleTerm.of(random_kernel(5))
     row, gene = torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([0, 1, 2, 4, 3, 4])
     found = term.features(row, gene, 3)
     phi = term.direction

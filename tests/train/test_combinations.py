@@ -112,6 +112,8 @@ def test_models_say_what_they_give() -> None:
     """What a model states is what its predictions have."""
     batch = kg.PerturbationBatch.from_lists([[1, 2], []], graph().num_genes)
     for name in models.available():
+        if models.is_fitted(name):
+            continue
         model = models.create(name, graph(), **({"preset": "small"} if name == "hetero" else {}))
         prediction = model(kg.strategies.create("node-mask", graph())(model.columns(batch)), batch)
         found = [*prediction.auxiliary, *([] if prediction.embedding is None else ["embedding"])]

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from knockgraph.cli.bench import bench_app
+from knockgraph.cli.benchmark import benchmark
 from knockgraph.cli.download import download
 from knockgraph.cli.graph import graph_app
 from knockgraph.cli.options import models, options
@@ -31,6 +32,7 @@ app = typer.Typer(help="Graph neural networks on each gene deletion's own copy o
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(train)
 app.command()(evaluate)
 app.command()(baselines)
+app.command()(benchmark)
 app.command(cls=WithoutValue)(predict)
 app.command()(explain)
 app.command()(models)

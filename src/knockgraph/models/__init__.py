@@ -8,6 +8,9 @@ name          what it is
 ``additive``  one learned number per gene, summed over the deletions (for tests of the training)
 ``constant``  0, whatever it sees (for tests of the training)
 ============  ========================================================================================
+
+Every baseline of :mod:`knockgraph.models.baselines` is a model, too, such as ``pair-gp``: one that is fitted at once
+(:class:`~knockgraph.models.fitted.FittedModel`). Where both have the same name, it is the model.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from knockgraph.words import counted
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
 
-__all__ = ["PRESETS", "CellModel", "Prediction", "available", "create", "with_outputs"]
+__all__ = ["PRESETS", "CellModel", "Prediction", "available", "create", "is_fitted", "with_outputs"]
 
 
 def available() -> list[str]:
@@ -39,14 +42,37 @@ def create(name: str, graph: CellGraph, preset: str | None = None, **options: An
 
     Args:
         name: One of :func:`available`, or ``package.module:Class``: a :class:`CellModel`, or any module with
-            ``forward(view, batch)`` (:class:`~knockgraph.models.any_module.AnyModule`).
+            ``forward(view, batch)`` (:class:`~knockgraph.models.any_module.AnyModule`), or a baseline.
         graph: The cell graph.
         preset: Options to start from, one of ``PRESETS[name]``.
         options: See the model's own docstring; they win over the preset's.
     """
     chosen = spelled_out(name, {"preset": preset, **options})
+    if is_fitted(name):
+        from knockgraph.models import baselines
+        from knockgraph.models.fitted import FittedModel
+
+        outputs = chosen.pop("outputs", 1)
+        return FittedModel(baselines.create(name, graph, **chosen), name, outputs)
     made = registry.create("model", name, graph, **chosen)
     return made if isinstance(made, CellModel) else AnyModule(made)
+
+
+def is_fitted(name: str) -> bool:
+    """Whether a name is that of a baseline, which is fitted at once.
+
+    >>> is_fitted("pair-gp"), is_fitted("hetero")
+    (True, False)
+    """
+    from knockgraph.models.baselines.baseline import Baseline
+
+    return issubclass(registry.find("model", name), Baseline)
+
+
+def on_the_host(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a baseline that is fitted on the CPU even where there is a GPU, unless they say otherwise."""
+    device = {"device": "cpu"} if takes("device", registry.find("model", name)) else {}
+    return {**device, **options}
 
 
 def with_outputs(name: str, options: Mapping[str, Any], phenotypes: int) -> dict[str, Any]:
@@ -60,6 +86,6 @@ def with_outputs(name: str, options: Mapping[str, Any], phenotypes: int) -> dict
             f"the option outputs is {options['outputs']}, but there {'is' if phenotypes == 1 else 'are'} "
             f"{counted(phenotypes, 'phenotype')} to predict; leave it out, it follows from them"
         )
-    if phenotypes == 1 or not takes("outputs", registry.find("model", name)):
+    if phenotypes == 1 or not (is_fitted(name) or takes("outputs", registry.find("model", name))):
         return dict(options)
     return {**options, "outputs": phenotypes}

@@ -28,6 +28,10 @@ def write_report(directory: Path, config: Config, result: dict[str, Any]) -> Non
 
 def html(directory: Path, config: Config, result: dict[str, Any]) -> str:
     """The self-contained page of a run."""
+    compared, *rest = _result(config, result)
+    if "chosen" in result:  # fitted at once
+        fitted = _warnings(result) + _fitted(result)
+        return page("Training run", _lead(config, result), [compared, ("Fit", fitted), *rest, _config(config)])
     logged = curves(directory / "metrics.csv")
     score = _score(config)
     loss = {k: v for k, v in logged.items() if k in ("train/loss", "val/mse", "val/bce")}
@@ -38,8 +42,16 @@ def html(directory: Path, config: Config, result: dict[str, Any]) -> str:
         + _states(logged)
         + numbers("the numbers", logged)
     )
-    compared, *rest = _result(config, result)
     return page("Training run", _lead(config, result), [compared, ("Curves", drawn), *rest, _config(config)])
+
+
+def _fitted(result: dict[str, Any]) -> str:
+    """How long a fit took, and what was chosen."""
+    took = f"<p>Fitted and tested in {result['training_seconds']:.1f} s.</p>"
+    if not result["chosen"]:
+        return took
+    rows = [[name, f"{value:.4g}"] for name, value in result["chosen"].items()]
+    return took + "<p>Settings, chosen by the validation part:</p>" + table(["setting", "value"], rows)
 
 
 def _warnings(result: dict[str, Any]) -> str:

@@ -22,7 +22,9 @@ from knockgraph.errors import (
     SplitError,
 )
 from knockgraph.graph import CellGraph
+from knockgraph.graph.permuted import permuted
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
+from knockgraph.screen.calls import with_calls
 from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import Strategy, as_batch
 from knockgraph.train.schema import Config, DataConfig
@@ -59,9 +61,14 @@ class TrainingData(LightningDataModule):
         self.classes = config.task == "classification"
         bound = screen.bind(graph, data.phenotypes, data.unknown, data.missing)  # type: ignore[arg-type]
         self.bound = _as_classes(bound, data) if self.classes else bound
+        if data.permute == "labels":
+            order = torch.randperm(len(self.bound), generator=torch.Generator().manual_seed(data.split.seed))
+            self.bound = replace(self.bound, values=self.bound.values[order])
         self.rows: dict[str, Ints] = {
             part: self.bound.locate(rows, f"the {part} part") for part, rows in split.parts.items()
         }
+        if config.trainer.overfit_batches:
+            self.rows["train"] = self.rows["val"] = self.rows["train"][: _overfitted(config)]
         transform: Any = data.transform
         labels, names = self.bound.values[self.rows["train"]], self.bound.phenotype_types
         self.transform = LabelTransform.fit(labels, transform, self.classes, names)
@@ -115,6 +122,7 @@ class TrainingData(LightningDataModule):
         # What a worker-side strategy attaches is made on the host.
         here = loader.num_workers == 0 and collate in (None, as_batch)
         resident = loader.resident and here and self._device().type == "cuda"
+        ahead = self._device() if loader.copy_ahead and not resident and self._device().type == "cuda" else None
         return ScreenLoader(
             self.bound.to(self._device()) if resident else self.bound,
             self.rows[part],
@@ -125,9 +133,10 @@ class TrainingData(LightningDataModule):
             world_size=world_size,
             collate=collate,
             num_workers=loader.num_workers,
-            pin_memory=loader.pin_memory,
+            pin_memory=loader.pin_memory or ahead is not None,
             persistent_workers=loader.persistent_workers and loader.num_workers > 0,
             prefetch_factor=loader.prefetch_factor,
+            ahead=ahead,
             timeout=loader.timeout,
         )
 
@@ -192,6 +201,12 @@ class TrainingData(LightningDataModule):
         return self.transform(self.bound.values[self.rows[part]])
 
 
+def _overfitted(config: Config) -> int:
+    """Experiments of the batches that a run is to learn by heart."""
+    trainer = config.trainer
+    return trainer.overfit_batches * config.loader.batch_size * trainer.devices * trainer.num_nodes
+
+
 def load_graph(data: DataConfig) -> CellGraph:
     """The cell graph that the config names."""
     if _is_source("data.cell", data.cell):
@@ -204,8 +219,12 @@ def load_graph(data: DataConfig) -> CellGraph:
 
 
 def selected(graph: CellGraph, data: DataConfig) -> CellGraph:
-    """The relations of a graph that the config names, merged as it says."""
-    return _merged(_only(graph, data.relations), data.merge)
+    """What the config chooses of a graph: relations, merged as it says; calls as features; networks permuted."""
+    graph = _merged(_only(graph, data.relations), data.merge)
+    if data.calls is not None:
+        calls = Screen.load(_there("data.calls", data.calls))
+        graph = with_calls(graph, calls, positive=data.call_signs == "both")
+    return permuted(graph, data.split.seed) if data.permute == "networks" else graph
 
 
 def of_screen(graph: CellGraph, screen: Screen) -> CellGraph:

@@ -12,6 +12,11 @@ from knockgraph.errors import ConfigError
 NAMED = ("model", "strategy", "loss")
 """Groups whose members are names of the registry; a YAML file is for those that set more than the name."""
 
+BEST = dict.fromkeys(("collins2007", "costanzo2016", "interactions"), "profile-propagation") | {
+    "kuzmin2018": "boosting"
+}
+"""Data → the model of a run that chooses none: the best one there, chosen on validation parts (docs/results.md)."""
+
 
 def choices(group: str) -> list[str]:
     """What a group of the config can be: its YAML files and, of models, strategies and losses, every name."""
@@ -32,7 +37,7 @@ def of_name(name: str) -> dict[str, Any]:
 
 def chosen_by_name(words: Sequence[str]) -> list[str]:
     """``model.name=mine`` chooses ``model=mine`` where no other word chooses a model: the options of the default one
-    are not its own.
+    are not its own. Where none is chosen, it is the one that is best on the data.
     """
     if {"data.phenotype", "data.phenotypes"} <= {word.lstrip("+").partition("=")[0] for word in words}:
         raise ConfigError("config key 'data.phenotype': it is short for data.phenotypes=[…]; give one of the two")
@@ -41,4 +46,7 @@ def chosen_by_name(words: Sequence[str]) -> list[str]:
         group, dot, name = word.partition(".name=")
         alone = dot and group in NAMED and not any(other.startswith(f"{group}=") for other in words)
         chosen.append(f"{group}={name}" if alone and name not in written(group) else word)
+    given = {word.partition("=")[0]: word.partition("=")[2] for word in chosen}
+    if given.get("data") in BEST and not given.keys() & {"model", "preset"}:
+        chosen.append(f"model={BEST[given['data']]}")
     return chosen

@@ -7,7 +7,7 @@ A run directory holds::
     screen.parquet        the screen, where the run was made in Python (kg.fit) or copied (Fitted.save)
     data.split            the training, validation and test parts
     metrics.csv           one row per logged step and epoch (TensorBoard events beside it)
-    checkpoints/          last, previous, best-error, best-score
+    checkpoints/          last, previous, best-error, best-score; of a model that is fitted at once only last
     predictions.parquet   the test part: genes, measured, predicted
     intervals.json        half widths of the intervals around predictions, from the validation part
     result.json           the figures of the report
@@ -28,6 +28,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import torch
 
+from knockgraph import models
 from knockgraph.errors import (
     ConfigError,
     FileFormatError,
@@ -37,6 +38,7 @@ from knockgraph.errors import (
 )
 from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
+from knockgraph.models.model import parameter_counts
 from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen, intervals, memory, slurm, wandb_run
@@ -116,6 +118,9 @@ def _fit(
     say: Say,
     given: TrainingData | None,
 ) -> None:
+    if models.is_fitted(config.model.name):
+        fit_at_once(config, finish, overrides, directory, lock, say, given)
+        return
     folder = directory / "checkpoints"
     main = is_main_process()
     resume_from: Path | None = None
@@ -163,6 +168,52 @@ def _fit(
         # Lightning has moved the task back to the host; the test part is predicted where it was trained.
         with foreseen.explained(config, directory):
             finish(config, data, task.to(trainer.strategy.root_device), directory, seconds, say)
+
+
+def fit_at_once(
+    config: Config,
+    finish: Finish,
+    overrides: Sequence[str],
+    directory: Path,
+    lock: RunLock,
+    say: Say,
+    given: TrainingData | None = None,
+) -> None:
+    """Fit a baseline, save it and finish as after a training; a run that was fitted before is only finished."""
+    if config.trainer.devices * config.trainer.num_nodes > 1:
+        raise ConfigError(
+            f"config key 'trainer.devices': {config.model.name} is fitted by one process; set trainer.devices and "
+            "trainer.num_nodes to 1"
+        )
+    folder = directory / "checkpoints"
+    if directory.is_dir():
+        lock.acquire()
+    done = (config.resume or config.requeue) and checkpoints.any_saved(folder)
+    if done:
+        config = _kept(directory, config, overrides)
+    else:
+        _check_new(directory)
+        check_folder(directory)
+    quiet()
+    if done:
+        data = TrainingData.from_directory(config, directory)
+    else:
+        data = TrainingData.from_config(config) if given is None else given
+    task = load_task(directory)[1] if done else make_task(config, data.graph, data.transform)
+    start = time.perf_counter()
+    if not done:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        _check_new(directory)
+        _write_directory(config, data, directory, given is not None)
+        _announce(config, data, task, directory, say)
+        parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
+        task.model.fit(data.bound, *parts[0], parts[1], data.classes)
+        about = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
+        folder.mkdir(exist_ok=True)
+        checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
+    with foreseen.explained(config, directory):
+        finish(config, data, task, directory, time.perf_counter() - start, say)
 
 
 def _kept(directory: Path, given: Config, overrides: Sequence[str]) -> Config:
@@ -327,13 +378,21 @@ def _write_directory(config: Config, data: TrainingData, directory: Path, with_s
 
 def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
     sizes = ", ".join(f"{part} {len(rows):,}" for part, rows in data.rows.items())
-    parameters = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    of_part = parameter_counts(task.model)
+    parts = ", ".join(f"{name} {count:,}" for name, count in of_part.items()) if len(of_part) > 1 else ""
+    parameters = f"{sum(of_part.values()):,} parameters{f' ({parts})' if parts else ''}"
     memory = ", ".join(f"{part} {n / 1e6:,.1f} MB" for part, n in task.strategy.memory().items())
+    tables = task.strategy.tables()
+    if len(tables) > 1:
+        memory += f"; tables: {', '.join(f'{part} {n / 1e6:,.1f} MB' for part, n in tables.items())}"
     say(f"{data.graph}")
     what = task.phenotypes
     labels = f"phenotype {what[0]}" if len(what) == 1 else f"{counted(len(what), 'phenotype')} ({listed(what)})"
     say(f"{counted(len(data.bound), 'experiment')} ({sizes}); {labels}, task {config.task}")
-    say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
+    if models.is_fitted(config.model.name):
+        say(f"model {config.model.name}, fitted at once")
+    else:
+        say(f"model {config.model.name}: {parameters}; strategy {config.strategy.name}: {memory}")
     if task.approximation is not None:
         say(f"note: {task.approximation}")
     for term in task.unused_terms:

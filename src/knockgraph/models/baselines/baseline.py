@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from knockgraph.errors import BaselineError, GeneListMismatchError, LabelError, NoDosesError
 from knockgraph.graph import CellGraph
-from knockgraph.screen import BoundScreen, ragged
+from knockgraph.screen import BoundScreen, PerturbationBatch, ragged
 from knockgraph.screen.ragged import Ints
 
 Floats = npt.NDArray[np.float64]
@@ -52,6 +52,18 @@ class GenotypeRows:
         genes, effect = genes[effect != 0], effect[effect != 0]
         ptr = np.append(0, np.cumsum(count))
         return GenotypeRows(genes, ptr, screen.num_genes, None if bool((effect == 1).all()) else effect)
+
+    @staticmethod
+    def of_batch(batch: PerturbationBatch) -> GenotypeRows:
+        """The samples of a batch."""
+        batch, weight = batch.effects()
+        row, genes = batch.perturbation_indices_batch.cpu().numpy(), batch.perturbation_indices.cpu().numpy()
+        effect = np.ones(len(row)) if weight is None else weight.detach().cpu().double().numpy()
+        order = np.lexsort((genes, row))
+        order = order[effect[order] != 0]
+        row, genes, effect = row[order], genes[order], effect[order]
+        ptr = np.append(0, np.cumsum(np.bincount(row, minlength=batch.num_samples)))
+        return GenotypeRows(genes, ptr, batch.num_genes, None if bool((effect == 1).all()) else effect)
 
     def __len__(self) -> int:
         return len(self.ptr) - 1
@@ -129,6 +141,7 @@ class Baseline(ABC):
 
     needs_graph: ClassVar[bool] = False
     doses: ClassVar[bool] = False  #: whether it knows genes with values other than 0 and 1
+    kept: ClassVar[tuple[str, ...] | None] = None  #: attributes that a fit sets, for saving; ``None``: not savable
     validation: tuple[GenotypeRows, Floats] | None = None
     _genes: str | None = None
     _each: Sequence[Self] = ()  # one for each phenotype, where there are several
@@ -165,17 +178,51 @@ class Baseline(ABC):
 
     def predict(self, screen: BoundScreen, rows: Ints) -> Tensor:
         """Predict the experiments at ``rows``: float32 ``[rows, phenotypes]``, on the host."""
-        if self._genes is None:
-            raise BaselineError(f"{type(self).__name__} was not fitted; call fit first")
-        if screen.gene_list_hash != self._genes:
+        if self._genes is not None and screen.gene_list_hash != self._genes:
             raise GeneListMismatchError(
                 f"{type(self).__name__} was fitted on another gene list (hash {self._genes[:12]}) than this screen is "
                 f"bound to (hash {screen.gene_list_hash[:12]}); bind both to the same graph"
             )
-        genotypes = GenotypeRows.of(screen, rows)
+        return self.predict_rows(GenotypeRows.of(screen, rows))
+
+    def predict_rows(self, genotypes: GenotypeRows) -> Tensor:
+        """Predict genotypes over the genes of the fit: float32 ``[rows, phenotypes]``, on the host."""
+        if self._genes is None:
+            raise BaselineError(f"{type(self).__name__} was not fitted; call fit first")
         self._check_doses(genotypes)
         columns = [one._predict(genotypes).astype(np.float32) for one in self._each or (self,)]
         return torch.from_numpy(np.stack(columns, 1))
+
+    def chosen(self) -> dict[str, float]:
+        """The settings that the validation part has chosen (of several phenotypes: for the first), for the report."""
+        return (self._each[0] if self._each else self)._chosen()
+
+    def state(self) -> dict[str, Any]:
+        """What a fit has found, as tensors, numbers and dictionaries of them; empty before a fit."""
+        if self._genes is None:
+            return {}
+        return {"genes": self._genes, "phenotypes": [one._state() for one in self._each or (self,)]}
+
+    def restore(self, state: dict[str, Any]) -> Self:
+        """Be as the baseline was that ``state`` is of; it had the same options and the same graph."""
+        if not state:
+            return self
+        self._genes, found = state["genes"], state["phenotypes"]
+        each: list[Self] = [] if len(found) == 1 else [copy(self) for _ in found]
+        self._each = each
+        for k, its in enumerate(found):
+            (self._each[k] if self._each else self)._restore(its)
+        return self
+
+    def _chosen(self) -> dict[str, float]:
+        return {}
+
+    def _state(self) -> dict[str, Any]:
+        return {name: packed(getattr(self, name)) for name in self.kept or ()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        for name in self.kept or ():
+            setattr(self, name, unpacked(state[name]))
 
     def _check_doses(self, genotypes: GenotypeRows) -> None:
         if genotypes.effect is not None and not self.doses:
@@ -191,6 +238,16 @@ class Baseline(ABC):
     @abstractmethod
     def _predict(self, genotypes: GenotypeRows) -> Floats:
         """Predict it."""
+
+
+def packed(value: Any) -> Any:
+    """Arrays as tensors that :func:`unpacked` recognises; anything else is left as it is."""
+    return {"array": torch.from_numpy(np.ascontiguousarray(value))} if isinstance(value, np.ndarray) else value
+
+
+def unpacked(value: Any) -> Any:
+    """The inverse of :func:`packed`."""
+    return value["array"].numpy() if isinstance(value, dict) and value.keys() == {"array"} else value
 
 
 def _each_phenotype(what: str, screen: BoundScreen, rows: Ints, values: Tensor) -> list[tuple[GenotypeRows, Floats]]:
@@ -216,6 +273,7 @@ class Mean(Baseline):
     r""":math:`\hat y = \bar y`, the mean of the training labels."""
 
     doses = True
+    kept = ("mean",)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         self.mean = float(y.mean())

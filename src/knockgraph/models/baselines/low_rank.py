@@ -38,6 +38,7 @@ class LowRank(Baseline):
     """
 
     doses = True
+    kept = ("center", "scale", "constant", "effect", "factor")
 
     def __init__(
         self,

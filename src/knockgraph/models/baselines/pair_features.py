@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +11,10 @@ import torch
 
 from knockgraph.graph import CellGraph, Relation
 from knockgraph.graph.structural_features import degree, diffusion, spectral
-from knockgraph.models.baselines.baseline import Floats, GenotypeRows, sums
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows, packed, sums, unpacked
 
 Matrix = npt.NDArray[np.float32]
+_KEPT = ("degree", "diffusion", "total", "count", "several", "hidden", "seed")
 _SHRINK = 20.0  # as if every gene had this many more experiments without an effect
 
 
@@ -21,9 +23,10 @@ class GenotypeFeatures:
 
     For every pair of deleted genes and every relation: the normalised weight of the edge
     :math:`W = D^{-1/2} A D^{-1/2}` and of the paths of two steps :math:`(W W^\top)`, product and cosine of the spectral
-    coordinates; product, sum and distance of every diffusion coordinate; averaged over the pairs, of genotypes with
-    more than two genes also the largest edge weights. For the deleted genes: degrees and mean effects in training, and
-    the mean effects of a gene's neighbours in every relation; their sum, minimum and maximum.
+    coordinates, averaged over the pairs; for pairs also product, sum and distance of every diffusion coordinate, for
+    screens with larger genotypes the largest edge weights and the number of edges. For the deleted genes: degrees and
+    mean effects in training, and the mean effects of a gene's neighbours in every relation; their sum, minimum and
+    maximum.
 
     A gene that was not in training has no effect (NaN). So that this is met in training too, the effect of one gene is
     hidden in a share of the training rows; a row's own label never counts in the effect of its genes.
@@ -45,6 +48,18 @@ class GenotypeFeatures:
         self.spectral = [spectral(_only(graph, name)).numpy() for name in graph.relations]
         self.total = np.zeros(graph.num_genes)
         self.count = np.zeros(graph.num_genes)
+
+    def state(self) -> dict[str, Any]:
+        """What a fit has found, and the coordinates, whose signs another machine may choose differently."""
+        return {name: packed(getattr(self, name)) for name in _KEPT} | {"spectral": [packed(x) for x in self.spectral]}
+
+    @staticmethod
+    def from_state(graph: CellGraph, state: dict[str, Any]) -> GenotypeFeatures:
+        """The inverse of :meth:`state`."""
+        made = GenotypeFeatures.__new__(GenotypeFeatures)
+        vars(made).update({name: unpacked(state[name]) for name in _KEPT})
+        made.graph, made.spectral = graph, [unpacked(x) for x in state["spectral"]]
+        return made
 
     def fit(self, genotypes: GenotypeRows, y: Floats) -> Matrix:
         """Learn the effects of single genes; the features of the training rows, ``[rows, features]``."""
@@ -77,6 +92,9 @@ class GenotypeFeatures:
                 columns.append(_mean(row, value, pairs))
             if self.several:
                 columns += [_largest(row, value, len(genotypes)) for value in (direct, two_step)]
+                columns.append(sums(row, (direct > 0).astype(np.float64), len(genotypes)))
+        if self.several:  # means over several pairs hide which genes they are of
+            return np.stack([c.astype(np.float32) for c in columns], 1)
         left, right = self.diffusion[a], self.diffusion[b]
         for k in range(self.diffusion.shape[1]):
             for value in (left[:, k] * right[:, k], left[:, k] + right[:, k], np.abs(left[:, k] - right[:, k])):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import asdict, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Floats, GenotypeRows, same_graph, sums
 from knockgraph.models.baselines.pair_model import Device, PairModel
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
+from knockgraph.models.kernels.measured import PairRows
 from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel
 from knockgraph.models.kernels.propagation import RIDGES, learned_kernel, ridge_mixture
 from knockgraph.models.kernels.similarity import Similarities, kernel
@@ -90,16 +91,64 @@ class PairGP(PairModel):
         given = {"network": network, "noise": noise, "scale_power": scale_power}
         self.given = {name: value for name, value in given.items() if value is not None}
         self.given_ridge = ridge
+        self._forget()
+
+    def _forget(self) -> None:
+        self.process: PairProcess | None = None
         self.triples: TripleTerm | None = None
         self._last: tuple[Ints, Tensor] | None = None
+        self._seen: Similarities | None = None
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph(self._name, self.graph, genotypes)
-        self.triples = self._last = None
-        self.similarities = self._similarities(np.unique(genotypes.genes))
+        self._forget()
         super()._fit(genotypes, y)
 
     _name = "pair-gp"
+
+    def _chosen(self) -> dict[str, float]:
+        if self.process is None:
+            return {}
+        found = {name: getattr(self.settings, name) for name, _ in _SEARCH} | {"ridge": self.ridge}
+        weights = [] if self.weight is None else self.weight.tolist()
+        return found | {f"weight of {name}": w for name, w in zip(self.similarities.names, weights, strict=True)}
+
+    def _state(self) -> dict[str, Any]:
+        found = super()._state()
+        if self.process is None:  # no training row had a pair
+            return found
+        process, triples, rows = self.process, self.triples, self.rows
+        return found | {
+            "network": [self.network_kernel, self.sharpness, self.weight, self.ridge],
+            "process": [process.kernel, process.noise, process.variance],
+            "rows": [rows.row, rows.first, rows.second, rows.num_rows],
+            "settings": asdict(self.settings),
+            "triples": None if triples is None else [triples.direction, triples.weight],
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._forget()
+        if "process" not in state:
+            return
+        self.network_kernel, self.sharpness, self.weight, self.ridge = map(self._here, state["network"])
+        row, first, second, count = map(self._here, state["rows"])
+        self.rows = PairRows(row, first, second, count, len(self.seen))
+        kernel, noise, variance = map(self._here, state["process"])
+        self.process = PairProcess(kernel, self.rows, noise, variance)
+        self.settings = ProcessSettings(**state["settings"])
+        if state["triples"] is not None:
+            self.triples = TripleTerm(*map(self._here, state["triples"]))
+
+    def _here(self, value: Any) -> Any:
+        return value.to(self.device) if isinstance(value, Tensor) else value
+
+    @property
+    def similarities(self) -> Similarities:
+        """Of the seen genes."""
+        if self._seen is None:
+            self._seen = self._similarities(self.seen)
+        return self._seen
 
     def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
         measured, known = self._profiles(y)
@@ -158,8 +207,9 @@ class PairGP(PairModel):
         size = np.diff(self.genotypes.ptr)
         if not (size > 2).any():
             return
+        assert self.process is not None
         left = y - self.rows.collect(self.scores)
-        self.triples = TripleTerm(self.process.kernel)
+        self.triples = TripleTerm.of(self.process.kernel)
         self.triples.fit(self._triple_features(self.genotypes), left)
         rows = self._chosen_rows(unseen=False)
         if rows is not None:
@@ -224,6 +274,8 @@ class PairGP(PairModel):
             raise BaselineError(
                 "the deviation is known only for genes that training rows delete; leave the other rows out"
             )
+        if self.process is None:
+            return np.zeros(len(genotypes))
         variance = self.process.spread(samples)
         row, code = genotypes.pairs()
         g, h = self.place[code // genotypes.num_genes], self.place[code % genotypes.num_genes]

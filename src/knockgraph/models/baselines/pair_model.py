@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,14 @@ from knockgraph.errors import BaselineError
 from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, sums
 from knockgraph.models.baselines.ridge import Indicators, solve_ridge
 from knockgraph.models.kernels.measured import PairRows
-from knockgraph.screen import ragged
+from knockgraph.screen import BoundScreen, ragged
 from knockgraph.screen.ragged import Ints
 
 Device = Literal["auto", "cpu", "cuda"]
 EFFECT_RIDGE = 3.0
 _FEWEST = 30  # fewest validation rows for choosing a setting
 _BLOCK = 65_536  # pairs of two unseen genes at once
+_GENES = 256  # unseen genes whose mixtures are computed at once
 
 
 class PairModel(Baseline):
@@ -35,12 +36,41 @@ class PairModel(Baseline):
         device: Where it is fitted; ``auto``: on a GPU if there is one.
     """
 
+    kept = ("constant", "effect", "seen", "place", "scores")
+
     def __init__(self, device: Device = "auto") -> None:
         if device not in ("auto", "cpu", "cuda"):
             raise BaselineError(f"device is {device!r}; use auto, cpu or cuda")
         self.device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        self._mixtures: tuple[Ints, Tensor] | None = None
+        self.scores = torch.zeros(0, 0, device=self.device)
+
+    def fit(
+        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor] | None = None
+    ) -> Self:
+        """See :meth:`Baseline.fit`."""
+        super().fit(screen, rows, values, validation)
+        self._settle()
+        return self
+
+    def _settle(self) -> None:
+        """Nothing will change any more: from now on mixtures are computed once for each unseen gene."""
+        for one in self._each or (self,):
+            one._mixtures = np.empty(0, dtype=np.int64), torch.zeros(0, len(one.seen), device=self.device)
+
+    def restore(self, state: dict[str, Any]) -> Self:
+        """See :meth:`Baseline.restore`."""
+        super().restore(state)
+        if state:
+            self._settle()
+        return self
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self.scores = self.scores.to(self.device)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        self._mixtures = None
         genes = Indicators(genotypes.row, genotypes.genes, (len(genotypes), genotypes.num_genes))
         self.constant, self.effect = solve_ridge(genes, y, np.full(genotypes.num_genes, EFFECT_RIDGE))
         self.seen = np.unique(genotypes.genes)
@@ -71,10 +101,24 @@ class PairModel(Baseline):
         """:math:`a` of unseen genes, ``[unseen, seen]``; 0 by default."""
         return torch.zeros(len(unseen), len(self.seen), device=self.device)
 
+    def _known_mixture(self, unseen: Ints) -> Tensor:
+        """:meth:`_mixture`; after the fit, that of a gene is computed once."""
+        if self._mixtures is None:
+            return self._mixture(unseen)
+        genes, rows = self._mixtures
+        new = np.setdiff1d(unseen, genes)
+        if len(new):
+            blocks = [self._mixture(part) for part in np.split(new, range(_GENES, len(new), _GENES))]
+            genes = np.concatenate([genes, new])
+            order = np.argsort(genes)
+            genes, rows = genes[order], torch.cat([rows, *blocks])[torch.from_numpy(order).to(self.device)]
+            self._mixtures = genes, rows
+        return rows[torch.from_numpy(np.searchsorted(genes, unseen)).to(self.device)]
+
     def _predict(self, genotypes: GenotypeRows) -> Floats:
         effect = self.effect
         unseen = np.setdiff1d(genotypes.genes, self.seen)
-        mixture = self._mixture(unseen) if len(unseen) and len(self.seen) else None
+        mixture = self._known_mixture(unseen) if len(unseen) and len(self.seen) else None
         if mixture is not None:
             effect = effect.copy()
             effect[unseen] = (mixture @ self._tensor(effect[self.seen])).double().cpu().numpy()

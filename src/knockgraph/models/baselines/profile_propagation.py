@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -57,6 +57,29 @@ class ProfilePropagation(PairGP):
         self.method = method
         self.seed = seed
 
+    def _chosen(self) -> dict[str, float]:
+        found = super()._chosen()
+        return found | {"share of attention": self.share} if found else found
+
+    def _state(self) -> dict[str, Any]:
+        found = super()._state()
+        if self.process is None:
+            return found
+        attention = self.attention
+        learned = None if attention is None else [dict(attention.state_dict()), attention.center, attention.scale]
+        return found | {"share": self.share, "attention": learned}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self.attention = None
+        if self.process is None:
+            return
+        self.share = state["share"]
+        if state["attention"] is not None:
+            weights, center, scale = state["attention"]
+            self.attention = ProfileAttention(self._here(center), self._here(scale))
+            self.attention.load_state_dict(weights)
+
     def _fit_mixture(self, similarity: Tensor) -> None:
         self.share, self.attention = 0.0, None
         super()._fit_mixture(similarity)
@@ -77,7 +100,7 @@ class ProfilePropagation(PairGP):
         effect = self._tensor(self.effect[self.seen])[:, None]
         profiles = torch.cat([self.filled, _EFFECT * effect], 1)
         known = torch.cat([self.known, torch.ones_like(effect, dtype=torch.bool)], 1)
-        self.attention = ProfileAttention(similarity, self.seed)
+        self.attention = ProfileAttention.of(similarity, self.seed)
         rows = self._chosen_rows(unseen=True)
         self.share = 1.0
         self.attention.learn(similarity, profiles, known, check=None if rows is None else lambda: self._score(rows))

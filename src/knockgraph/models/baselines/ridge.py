@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from knockgraph.errors import BaselineError
-from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, sums
+from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, packed, positive, sums, unpacked
 from knockgraph.screen.ragged import Ints
 
 
@@ -93,6 +94,7 @@ class Additive(Baseline):
     """
 
     doses = True
+    kept = ("constant", "effect")
 
     def __init__(self, ridge: float = 1.0) -> None:
         self.ridge = positive("ridge", ridge)
@@ -126,6 +128,7 @@ class RidgePairs(Baseline):
     """
 
     doses = True
+    kept = ("constant", "effect", "pair_effect", "pairs", "weight")
 
     def __init__(self, ridge: float = 1.0, pair_ridge: float = 1.0) -> None:
         self.ridge = positive("ridge", ridge)
@@ -133,6 +136,8 @@ class RidgePairs(Baseline):
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         self.rows: GenotypeRows | None = None
+        self.effect = self.pair_effect = self.weight = np.empty(0)
+        self.pairs = np.empty(0, dtype=np.int64)
         size = np.diff(genotypes.ptr)
         if int((size * (size - 1) // 2).sum()) > _MOST_PAIRS and len(genotypes) * genotypes.num_genes <= _MOST_CELLS:
             self.rows = genotypes
@@ -155,6 +160,16 @@ class RidgePairs(Baseline):
         penalty = np.repeat([self.ridge, self.pair_ridge], [genes, len(self.pairs)])
         self.constant, effect = solve_ridge(x, y, penalty)
         self.effect, self.pair_effect = effect[:genes], effect[genes:]
+
+    def _state(self) -> dict[str, Any]:
+        rows = self.rows
+        saved = None if rows is None else [packed(rows.genes), packed(rows.ptr), rows.num_genes, packed(rows.effect)]
+        return {**super()._state(), "rows": saved}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        saved = state["rows"]
+        self.rows = None if saved is None else GenotypeRows(*map(unpacked, saved))
 
     def _kernel(self, genotypes: GenotypeRows) -> Floats:
         """The kernel between some rows and the training rows, ``[rows, fitted]``."""

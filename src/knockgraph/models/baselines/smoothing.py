@@ -28,6 +28,7 @@ class Smoothing(Baseline):
     """
 
     needs_graph = True
+    kept = ("direction", "mean", "known", "total", "count")
 
     def __init__(self, graph: CellGraph, sharpness: float = 10.0) -> None:
         self.graph = graph

@@ -25,20 +25,26 @@ class ProfileAttention(nn.Module):
     The constant :math:`e^\ell` lets a gene that is similar to no other take nothing.
 
     Args:
-        similarity: ``[tables, genes, genes]``, of seen genes: their mean and spread standardise the input.
+        center: Of each table, ``[tables]``; with the scale it standardises the input.
+        scale: Of each table.
         seed: Of the first weights.
     """
 
-    def __init__(self, similarity: Tensor, seed: int = 0) -> None:
+    def __init__(self, center: Tensor, scale: Tensor, seed: int = 0) -> None:
         super().__init__()
-        self.center = similarity.mean((1, 2))
-        self.scale = similarity.std((1, 2)).clamp(min=1e-6)
+        self.center = center
+        self.scale = scale
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            sizes = [len(similarity), _WIDTH, _WIDTH, 1]
+            sizes = [len(center), _WIDTH, _WIDTH, 1]
             layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
-            self.score = nn.Sequential(layers[0], nn.SiLU(), layers[1], nn.SiLU(), layers[2]).to(similarity.device)
-        self.nobody = nn.Parameter(torch.zeros((), device=similarity.device))
+            self.score = nn.Sequential(layers[0], nn.SiLU(), layers[1], nn.SiLU(), layers[2]).to(center.device)
+        self.nobody = nn.Parameter(torch.zeros((), device=center.device))
+
+    @staticmethod
+    def of(similarity: Tensor, seed: int = 0) -> ProfileAttention:
+        """Standardised by mean and spread of the similarities of seen genes, ``[tables, genes, genes]``."""
+        return ProfileAttention(similarity.mean((1, 2)), similarity.std((1, 2)).clamp(min=1e-6), seed)
 
     def forward(self, similarity: Tensor, hidden: bool = False) -> Tensor:
         """The weights a, ``[first, second]``.

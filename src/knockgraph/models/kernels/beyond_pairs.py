@@ -15,16 +15,23 @@ class TripleTerm:
     triples; :math:`\beta` is a ridge regression on what the pairs leave unexplained.
 
     Args:
-        kernel: K, symmetric ``[genes, genes]``.
+        direction: :math:`\phi`, ``[genes, rank]``.
+        weight: :math:`\beta`, ``[rank]``.
         ridge: In units of the mean square of the features; larger values trust the triples less.
     """
 
-    def __init__(self, kernel: Tensor, ridge: float = 0.01) -> None:
+    def __init__(self, direction: Tensor, weight: Tensor, ridge: float = 0.01) -> None:
+        self.direction = direction
+        self.weight = weight
+        self.ridge = ridge
+
+    @staticmethod
+    def of(kernel: Tensor, ridge: float = 0.01) -> TripleTerm:
+        """With the leading directions of K, symmetric ``[genes, genes]``, and the weights 0."""
         value, vector = torch.linalg.eigh(kernel)
         rank = min(_RANK, len(kernel))
-        self.direction = vector[:, -rank:] * value[-rank:].clamp(min=0).sqrt()
-        self.weight = torch.zeros(rank, device=kernel.device, dtype=kernel.dtype)
-        self.ridge = ridge
+        direction = vector[:, -rank:] * value[-rank:].clamp(min=0).sqrt()
+        return TripleTerm(direction, torch.zeros(rank, device=kernel.device, dtype=kernel.dtype), ridge)
 
     def features(self, row: Tensor, gene: Tensor, num_rows: int) -> Tensor:
         """:math:`e_3`, ``[rows, rank]``, by power sums; entry e says that ``row[e]`` deletes ``gene[e]``."""

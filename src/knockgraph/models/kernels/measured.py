@@ -30,7 +30,7 @@ class PairRows:
 
     def collect(self, f: Tensor) -> Tensor:
         r""":math:`H f`, ``[rows]``, of a symmetric ``[genes, genes]``."""
-        return self._per_row(f[self.first, self.second])
+        return self.per_row(f[self.first, self.second])
 
     def spread(self, value: Tensor) -> Tensor:
         r""":math:`H^\top \alpha`, ``[genes, genes]``: every pair gets the sum of its rows' values, in both places."""
@@ -41,16 +41,25 @@ class PairRows:
 
     def pairs(self, like: Tensor) -> Tensor:
         """How many pairs each row has, at least 1."""
-        return self._per_row(torch.ones_like(self.row, dtype=like.dtype)).clamp(min=1)
+        return self.per_row(torch.ones_like(self.row, dtype=like.dtype)).clamp(min=1)
 
     def mean(self, per_pair: Tensor) -> Tensor:
         """Of numbers of the entries, over the pairs of each row; 0 without a pair."""
-        return self._per_row(per_pair) / self.pairs(per_pair)
+        return self.per_row(per_pair) / self.pairs(per_pair)
 
     def of_genes(self, per_row: Tensor) -> Tensor:
         """The sum over the rows that delete each gene with another, ``[genes]``, each row once for each partner."""
         both, entry = torch.cat([self.first, self.second]), per_row[self.row].repeat(2)
         return per_row.new_zeros(self.num_genes).index_add(0, both, entry)
 
-    def _per_row(self, entry: Tensor) -> Tensor:
+    def spread_times(self, value: Tensor, right: Tensor) -> Tensor:
+        """:meth:`spread` times a ``[genes, columns]`` matrix, by a sparse product."""
+        n, entry = self.num_genes, value[self.row]
+        index = torch.stack([torch.cat([self.first, self.second]), torch.cat([self.second, self.first])])
+        spread = torch.sparse_coo_tensor(index, entry.repeat(2), (n, n), check_invariants=False)
+        product: Tensor = torch.sparse.mm(spread, right)
+        return product
+
+    def per_row(self, entry: Tensor) -> Tensor:
+        """The sum over the entries of each row, ``[rows]``."""
         return entry.new_zeros(self.num_rows).index_add(0, self.row, entry)

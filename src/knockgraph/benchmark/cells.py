@@ -1,0 +1,177 @@
+"""Running the cells of a benchmark: each one once, kept in a folder, several at a time."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from knockgraph import __version__
+from knockgraph.benchmark.plan import Cell
+from knockgraph.errors import KnockgraphError
+from knockgraph.evaluate import predict_rows, scorer
+from knockgraph.files import atomic_write, write_json
+from knockgraph.models.fitted import FittedModel
+from knockgraph.train import checkpoints
+from knockgraph.train.config import compose
+from knockgraph.train.data import TrainingData
+from knockgraph.train.predictor import Say
+from knockgraph.train.run import fit, load_task
+from knockgraph.train.schema import Config
+from knockgraph.train.task import Task
+
+_RESULT, _PREDICTIONS, _RUN = "cell.json", "predictions.safetensors", "run"
+
+
+def finished(folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """The result of a cell that has been run with the same overrides; else ``None``."""
+    path = folder / cell.place / _RESULT
+    if not path.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return found if found.get("candidates") == [list(words) for words in cell.candidates] else None
+
+
+def predictions(folder: Path, cell: Cell) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Of a finished cell: experiments, measured and predicted values of the test part, each ``[rows]``."""
+    found = load_file(folder / cell.place / _PREDICTIONS)
+    experiment, measured, predicted = (found[name].numpy() for name in ("experiment", "measured", "predicted"))
+    return experiment, measured, predicted
+
+
+def run_all(folder: Path, cells: Sequence[Cell], jobs: int, say: Say) -> list[str]:
+    """Run the cells that are not finished; what went wrong, one sentence each.
+
+    Args:
+        folder: Where cells are kept.
+        cells: All cells.
+        jobs: How many are run at a time, each in a process of its own.
+        say: Told about each cell.
+    """
+    left = [cell for cell in cells if finished(folder, cell) is None]
+    say(f"{len(cells)} cells, {len(cells) - len(left)} of them finished before")
+    problems = []
+    if jobs <= 1:
+        for k, cell in enumerate(left, 1):
+            problems += _tell(cell, _outcome(folder, cell), f"{k}/{len(left)}", say)
+        return problems
+    spawn = multiprocessing.get_context("spawn")
+    places = spawn.Queue()
+    for k in range(jobs):
+        places.put(k)
+    with ProcessPoolExecutor(jobs, mp_context=spawn, initializer=_start, initargs=(places, jobs)) as pool:
+        running = {pool.submit(_outcome, folder, cell): cell for cell in left}
+        try:
+            for k, done in enumerate(as_completed(running), 1):
+                problems += _tell(running[done], done.result(), f"{k}/{len(left)}", say)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return problems
+
+
+def _start(places: Any, jobs: int) -> None:
+    """A process of several shares cores and GPUs with the others."""
+    place, devices = places.get(), torch.cuda.device_count()
+    if devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(place % devices)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+
+
+def _tell(cell: Cell, outcome: dict[str, Any], count: str, say: Say) -> list[str]:
+    name = f"{cell.screen}, {cell.split}, seed {cell.seed}, {cell.model}"
+    if "problem" in outcome:
+        say(f"{count} {name}: {outcome['problem']}")
+        return [f"{name}: {outcome['problem']}"]
+    scores = ", ".join(f"{key} {outcome['test'][key]:.3f}" for key in shown(outcome["classes"]))
+    say(f"{count} {name}: {scores} ({outcome['seconds']:.0f} s)")
+    return []
+
+
+def shown(classes: bool) -> tuple[str, ...]:
+    """The scores of a benchmark."""
+    return ("auroc", "average_precision") if classes else ("pearson",)
+
+
+def _outcome(folder: Path, cell: Cell) -> dict[str, Any]:
+    """The result of a cell, or what went wrong: one failure must not end the others."""
+    try:
+        return run_cell(folder, cell)
+    except KnockgraphError as error:
+        return {"problem": str(error)}
+
+
+def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
+    """Train every candidate, choose by the validation part, and only then predict the test part with the chosen one."""
+    place = folder / cell.place
+    place.mkdir(parents=True, exist_ok=True)
+    tried = [_trained(place / _RUN / str(k), words) for k, words in enumerate(cell.candidates)]
+    key, sign = ("auroc", 1) if tried[0]["classes"] else ("mse", -1)
+    best = max(range(len(tried)), key=lambda k: _comparable(sign * tried[k]["val"][key]))
+    config, task = load_task(place / _RUN / str(best), _which(place / _RUN / str(best)))
+    data = TrainingData.from_directory(config, place / _RUN / str(best))
+    task.strategy.open(place / _RUN / str(best) / "store")
+    prediction = predict_rows(task, data, "test")
+    target = data.targets("test")
+    if target.shape[1] != 1:
+        raise KnockgraphError("a benchmark compares models on one phenotype; choose it with data.phenotype=NAME")
+    columns = {"measured": target[:, 0], "predicted": prediction[:, 0]}
+    with atomic_write(place / _PREDICTIONS) as part:
+        tensors = {name: column.double().contiguous() for name, column in columns.items()}
+        save_file({"experiment": data.bound.experiment[data.rows["test"]].clone(), **tensors}, part)
+    result = {
+        **asdict(cell),
+        **tried[best],
+        "chosen_words": list(cell.candidates[best]),
+        "validation_of_candidates": [one["val"] for one in tried],
+        "test": scorer(data)(prediction, target),
+        "experiments": {part: len(rows) for part, rows in data.rows.items()},
+        "graph": data.graph.fingerprint(),
+        "version": __version__,
+    }
+    result["candidates"] = [list(words) for words in cell.candidates]
+    write_json(place / _RESULT, result)
+    shutil.rmtree(place / _RUN)
+    return result
+
+
+def _comparable(value: float) -> float:
+    return -float("inf") if np.isnan(value) else value
+
+
+def _which(directory: Path) -> str:
+    return "best-error" if checkpoints.any_best(directory / "checkpoints") else "last"
+
+
+def _trained(directory: Path, words: Sequence[str]) -> dict[str, Any]:
+    """What the validation part says about a run; one that was cut off goes on, one that has ended is not repeated."""
+    path = directory / "validated.json"
+    if path.is_file():
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+    keys = (f"run_dir='{directory}'", "requeue=true", "trainer.baselines=[]", "trainer.progress_bar=false")
+
+    def validate(config: Config, data: TrainingData, task: Task, run: Path, seconds: float, say: Say) -> None:
+        del config, say
+        if not isinstance(task.model, FittedModel):
+            task = load_task(run, _which(run))[1].to(task.device)
+            task.strategy.open(run / "store")
+        values = scorer(data)(predict_rows(task, data, "val"), data.targets("val"))
+        chosen = task.model.baseline.chosen() if isinstance(task.model, FittedModel) else {}
+        write_json(path, {"val": values, "settings": chosen, "seconds": seconds, "classes": data.classes})
+
+    fit(compose([*words, *keys]), lambda *_: None, validate, lambda _: None)
+    return _trained(directory, words)

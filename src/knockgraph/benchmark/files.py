@@ -1,0 +1,40 @@
+"""The files of the public screens, built once from the folder with the public data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from knockgraph.sources.presets import build_graph, import_screen
+from knockgraph.sources.source import GraphOptions, ScreenOptions, Table
+from knockgraph.train.predictor import Say
+
+_TABLES: dict[str, dict[str, Table]] = {
+    "collins2007": {"collins2007": "auto"},
+    "costanzo2016": {"costanzo2016": "auto"},
+    "kuzmin2018": {"kuzmin2018": "trigenic-calls", "kuzmin2018-digenic": "digenic-calls"},
+}
+
+
+def build(screens: Sequence[str], raw: Path, folder: Path, say: Say) -> None:
+    """Make the cell graph and the screens that are not in ``folder`` yet.
+
+    Args:
+        screens: Names of public screens.
+        raw: The folder with the public files.
+        folder: Where the files go.
+        say: Told about each file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    cell = folder / "yeast-clean.cellgraph"
+    if not cell.exists():
+        say(f"building {cell}")
+        graph, _ = build_graph("yeast-clean", raw, GraphOptions(features=("degree", "spectral", "diffusion")))
+        graph.save(cell)
+    for screen in screens:
+        for name, table in _TABLES[screen].items():
+            path = folder / f"{name}.parquet"
+            if not path.exists():
+                say(f"importing {path}")
+                found, _ = import_screen(screen, raw, ScreenOptions(table=table))
+                found.save(path)

@@ -1,0 +1,93 @@
+"""Scores of predictions with bootstrap intervals, and differences between models on the same experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+_AT_ONCE = 50  # samples whose weights are kept in memory together
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value, and where 95 % of the bootstrap samples lie."""
+
+    value: float
+    low: float
+    high: float
+
+
+def resampled(
+    measured: Floats, predicted: Mapping[str, Floats], classes: bool, samples: int, seed: int
+) -> dict[str, dict[str, Floats]]:
+    r"""Score → model → its value, then those of ``samples`` bootstrap samples, ``[1 + samples]``.
+
+    A sample draws as many experiments as there are, with replacement: experiment i counts :math:`w_i` times. All models
+    see the same samples, so that differences between them are paired.
+
+    Args:
+        measured: Labels, ``[experiments]``; of classes 0 and 1.
+        predicted: Model → its predictions of the same experiments.
+        classes: Whether the scores are AUROC and average precision, or else Pearson's correlation.
+        samples: How many.
+        seed: Of the draws.
+    """
+    random, n = np.random.default_rng(seed), len(measured)
+    found: dict[str, dict[str, list[Floats]]] = {}
+    for start in range(0, samples + 1, _AT_ONCE):
+        count = min(_AT_ONCE, samples + 1 - start)
+        weight = random.multinomial(n, np.full(n, 1 / n), size=count).astype(np.float64)
+        if start == 0:
+            weight[0] = 1.0
+        for model, p in predicted.items():
+            scores = _ranking(measured, p, weight) if classes else {"pearson": _pearson(measured, p, weight)}
+            for score, values in scores.items():
+                found.setdefault(score, {}).setdefault(model, []).append(values)
+    return {score: {model: np.concatenate(v) for model, v in each.items()} for score, each in found.items()}
+
+
+def interval(values: Floats) -> Interval:
+    """Of a value and its bootstrap samples, ``[1 + samples]``; NaN where it is not defined."""
+    if np.isnan(values[0]):
+        return Interval(*[float("nan")] * 3)
+    low, high = np.nanquantile(values[1:], (0.025, 0.975)) if len(values) > 1 else (np.nan, np.nan)
+    return Interval(float(values[0]), float(low), float(high))
+
+
+def mean_over_seeds(seeds: Sequence[Floats]) -> Floats:
+    """Of values and samples of each seed."""
+    mean: Floats = np.mean(np.stack(seeds), 0)
+    return mean
+
+
+def _pearson(y: Floats, p: Floats, weight: Floats) -> Floats:
+    if p.std() == 0 or y.std() == 0:
+        return np.full(len(weight), np.nan)
+    y, p = (y - y.mean()) / y.std(), (p - p.mean()) / p.std()
+    total = weight.sum(1)
+    moments = weight @ np.stack([y, p, y * y, p * p, y * p], 1) / total[:, None]
+    my, mp, yy, pp, yp = moments.T
+    r: Floats = (yp - my * mp) / np.sqrt((yy - my * my) * (pp - mp * mp))
+    return r
+
+
+def _ranking(y: Floats, p: Floats, weight: Floats) -> dict[str, Floats]:
+    """Area under the ROC curve and average precision; ties count together."""
+    order = np.argsort(-p, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(p[order]) != 0, True))  # the last of each tie
+    truth, w = y[order], weight[:, order]
+    hits = np.cumsum(w * truth, 1)[:, last]
+    seen = np.cumsum(w, 1)[:, last]
+    new = np.diff(hits, axis=1, prepend=0.0)
+    positives, negatives = hits[:, -1], seen[:, -1] - hits[:, -1]
+    misses = seen - hits
+    below = negatives[:, None] - misses + 0.5 * np.diff(misses, axis=1, prepend=0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        auroc = (new * below).sum(1) / (positives * negatives)
+        precision = np.where(seen > 0, hits / np.maximum(seen, 1e-12), 0.0)
+        average = (new * precision).sum(1) / positives
+    return {"auroc": auroc, "average_precision": average}

@@ -1,0 +1,146 @@
+"""What a benchmark measures: screens, their splits, and the models of the rows."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from knockgraph.errors import ConfigError
+from knockgraph.train.config import compose
+
+PAIRS = ("additive", "low-rank", "boosting", "smoothing", "soft-impute", "pair-gp", "profile-propagation")
+"""Models of a screen of pairs, unless others are named."""
+_UNSEEN = ("data.split.kind=unseen-genes", "data.split.unseen=any")
+_CALLS = "data.call_signs=both"
+
+
+@dataclass(frozen=True)
+class BenchmarkScreen:
+    """A screen of a benchmark.
+
+    Attributes:
+        name: In the tables.
+        words: Overrides that choose the data.
+        splits: Name of a split → its overrides.
+        models: Rows: overrides of each, the name of a model first.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    splits: Mapping[str, tuple[str, ...]]
+    models: tuple[str, ...] = ("ridge-pairs", "low-rank")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One screen, split, seed and model.
+
+    Attributes:
+        screen: Name of the screen.
+        split: Name of the split.
+        seed: Of the split and of the model.
+        model: The row: the name of a model, and overrides.
+        candidates: Overrides of each candidate; the validation part chooses among several.
+    """
+
+    screen: str
+    split: str
+    seed: int
+    model: str
+    candidates: tuple[tuple[str, ...], ...] = field(repr=False)
+
+    @property
+    def place(self) -> Path:
+        """The folder of the cell, below that of all cells."""
+        return Path(self.screen) / self.split / f"seed{self.seed}" / re.sub(r"[^\w.=-]+", "-", self.model).strip("-")
+
+
+def known_screens(folder: Path) -> dict[str, BenchmarkScreen]:
+    """The public screens, with the files that :func:`knockgraph.benchmark.files.build` makes in ``folder``."""
+    cell = f"data.cell={folder / 'yeast-clean.cellgraph'}"
+
+    def of(name: str, *more: str) -> tuple[str, ...]:
+        return (f"data={name}", cell, f"data.screen={folder / name}.parquet", *more)
+
+    pairs = {"random": (), "unseen genes": _UNSEEN}
+    calls = f"data.calls={folder / 'kuzmin2018-digenic.parquet'}"
+    triples = (
+        "additive",
+        "ridge-pairs",
+        "low-rank",
+        "boosting data.calls=null",
+        "boosting",
+        f"boosting {_CALLS}",
+    )
+    return {
+        "collins2007": BenchmarkScreen("collins2007", of("collins2007"), pairs, PAIRS),
+        "costanzo2016": BenchmarkScreen("costanzo2016", of("costanzo2016"), pairs, PAIRS),
+        "kuzmin2018": BenchmarkScreen(
+            "kuzmin2018", of("kuzmin2018", calls), {"query pairs": (), "unseen genes": _UNSEEN}, triples
+        ),
+        "demo": BenchmarkScreen("demo", ("data=demo",), pairs, ("additive", "low-rank", "pair-gp")),
+    }
+
+
+def own_screen(name: str, cell: Path, screen: Path) -> BenchmarkScreen:
+    """A screen of pairs of one's own."""
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ConfigError(f"--own {name!r}: the name of a screen has letters, digits, dots, - and _ only")
+    words = ("data=interactions", f"data.cell={cell}", f"data.screen={screen}", "data.missing=drop")
+    return BenchmarkScreen(name, words, {"random": (), "unseen genes": _UNSEEN}, PAIRS)
+
+
+def cells(
+    screens: Sequence[BenchmarkScreen],
+    models: Sequence[str],
+    splits: Sequence[str],
+    seeds: Sequence[int],
+    more: Sequence[str] = (),
+) -> list[Cell]:
+    """All cells, the configs of every row checked.
+
+    Args:
+        screens: The screens.
+        models: Rows, for all screens; empty: those of each screen. A value with commas is a choice:
+            ``hetero-pairs optimizer.lr=1e-3,3e-3`` trains both and takes the better one of the validation part.
+        splits: Names of splits; empty: all.
+        seeds: Of splits and models.
+        more: Overrides for all cells.
+    """
+    found, checked = [], set()
+    for screen in screens:
+        unknown = [split for split in splits if split not in screen.splits]
+        if unknown:
+            known = ", ".join(screen.splits)
+            raise ConfigError(f"--split {unknown[0]!r}: the screen {screen.name} has no such split; it has {known}")
+        for split, model, seed in itertools.product(splits or screen.splits, models or screen.models, seeds):
+            words = (*screen.words, *screen.splits[split], f"seed={seed}", f"data.split.seed={seed}", *more)
+            candidates = tuple((*words, *chosen) for chosen in _candidates(model))
+            if (screen.name, model) not in checked:
+                for candidate in candidates:
+                    compose(candidate)
+                checked.add((screen.name, model))
+            found.append(Cell(screen.name, split, seed, model, candidates))
+    return found
+
+
+def _candidates(model: str) -> list[tuple[str, ...]]:
+    """The overrides of a row, for every combination of the values that commas separate.
+
+    >>> _candidates("hetero-pairs optimizer.lr=1e-3,3e-3")
+    [('model=hetero-pairs', 'optimizer.lr=1e-3'), ('model=hetero-pairs', 'optimizer.lr=3e-3')]
+    """
+    name, *words = model.split()
+    choices = [[f"model={_CLASSES.get(name, name)}"]]
+    for word in words:
+        key, _, value = word.partition("=")
+        several = value.split(",") if not set(value) & set("[{'\"") else [value]
+        choices.append([f"{key}={one}" for one in several])
+    return list(itertools.product(*choices))
+
+
+# The model 'additive' is trained step by step, for tests; a benchmark means the baseline.
+_CLASSES = {"additive": "knockgraph.models.baselines.ridge:Additive"}

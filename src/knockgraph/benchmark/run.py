@@ -1,0 +1,88 @@
+"""A whole benchmark: build the files, run the cells, write the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from knockgraph.benchmark.cells import run_all
+from knockgraph.benchmark.files import build
+from knockgraph.benchmark.plan import BenchmarkScreen, cells, known_screens, own_screen
+from knockgraph.benchmark.summary import SAMPLES, summary
+from knockgraph.errors import ConfigError
+from knockgraph.files import atomic_write, write_json
+from knockgraph.options import did_you_mean
+from knockgraph.report.benchmark import html, markdown
+from knockgraph.train.predictor import Say
+from knockgraph.words import counted
+
+
+def run(
+    folder: Path,
+    *,
+    raw: Path | None = None,
+    screens: Sequence[str] | None = None,
+    own: Mapping[str, Path] | None = None,
+    cell: Path | None = None,
+    models: Sequence[str] = (),
+    splits: Sequence[str] = (),
+    seeds: int = 3,
+    jobs: int = 1,
+    permute: str = "none",
+    more: Sequence[str] = (),
+    samples: int = SAMPLES,
+    say: Say = print,
+) -> list[str]:
+    """Run what is not finished, and write ``benchmark.json``, ``.md`` and ``.html``; what went wrong.
+
+    Args:
+        folder: For cells, data and tables.
+        raw: The folder with the public files, for public screens that were not built before.
+        screens: Names of public screens, or ``demo``.
+        own: Name → screen file of pairs.
+        cell: The cell graph of ``own``.
+        models: Rows, see :func:`knockgraph.benchmark.plan.cells`.
+        splits: Names; empty: all.
+        seeds: How many, from 0 on.
+        jobs: Cells at a time.
+        permute: ``none``, ``networks`` or ``labels``; permuted cells are kept apart from the others.
+        more: Overrides for all cells.
+        samples: Of the bootstrap.
+        say: Told what happens.
+    """
+    chosen = _screens(folder / "data", screens or (), own or {}, cell)
+    public = [screen.name for screen in chosen if screen.name in (screens or ()) and screen.name != "demo"]
+    if public and raw is None and not (folder / "data" / "yeast-clean.cellgraph").exists():
+        raise ConfigError("public screens need --from DIR, the folder with their files; or measure --screen demo")
+    words = [*more, *([] if permute == "none" else [f"data.permute={permute}"])]
+    wanted = cells(chosen, models, splits, range(seeds), words)
+    if public and raw is not None:
+        build(public, raw, folder / "data", say)
+    name = "benchmark" if permute == "none" else f"benchmark-{permute}"
+    kept = folder / ("cells" if permute == "none" else f"cells-{permute}")
+    problems = run_all(kept, wanted, jobs, say)
+    result = summary(kept, wanted, permute, samples)
+    result["problems"] = problems
+    text = markdown(result)
+    write_json(folder / f"{name}.json", result)
+    for suffix, content in ((".md", text), (".html", html(result))):
+        with atomic_write(folder / f"{name}{suffix}") as part:
+            part.write_text(content, encoding="utf-8")
+    say(text)
+    say(f"wrote {folder / name}.json, .md and .html")
+    if problems:
+        say(f"{counted(len(problems), 'cell')} failed; run the command again to try them again")
+    return problems
+
+
+def _screens(data: Path, names: Sequence[str], own: Mapping[str, Path], cell: Path | None) -> list[BenchmarkScreen]:
+    known = known_screens(data)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"--screen {name!r}: there is no such screen{did_you_mean(name, known)}; use {', '.join(known)}, or "
+                "--own NAME=FILE"
+            )
+    if own and cell is None:
+        raise ConfigError("--own needs --cell FILE, the cell graph of your screen")
+    return [*(known[name] for name in names), *(own_screen(name, cell, path) for name, path in own.items() if cell)]

@@ -1,0 +1,116 @@
+"""A baseline as a model: fitted at once instead of trained step by step, then saved and used like any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from knockgraph.errors import ModelError
+from knockgraph.models.baselines.baseline import Baseline, GenotypeRows
+from knockgraph.models.model import CellModel, Prediction
+from knockgraph.screen import PerturbationBatch
+
+if TYPE_CHECKING:
+    from knockgraph.screen import BoundScreen
+    from knockgraph.screen.ragged import Ints
+
+_NEWTON_STEPS = 50
+
+
+class FittedModel(CellModel):
+    r"""The prediction f of a baseline; of classes the logit :math:`a f + b`.
+
+    Its weights are the baseline's state. It has nothing to train by gradients and does not look at perturbed graphs.
+
+    Args:
+        baseline: What predicts.
+        name: Its name, for messages.
+        outputs: Predictions per sample.
+    """
+
+    perturbs = False
+    hops = 0
+    gives = ()
+    slope: Tensor
+    offset: Tensor
+
+    def __init__(self, baseline: Baseline, name: str, outputs: int = 1) -> None:
+        super().__init__()
+        if baseline.kept is None:
+            raise ModelError(
+                f"the baseline {name} cannot be a model: its class does not say in 'kept' which attributes a fit sets, "
+                "so that it cannot be saved; use it in trainer.baselines"
+            )
+        self.baseline = baseline
+        self.name = name
+        self.register_buffer("slope", torch.ones(outputs))
+        self.register_buffer("offset", torch.zeros(outputs))
+
+    def fit(
+        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
+    ) -> None:
+        """Fit the baseline; of classes also the map from its predictions to probabilities, on the validation rows.
+
+        Args:
+            screen: The experiments.
+            rows: Positions of the training rows.
+            values: Their labels, ``[rows, phenotypes]``, in label units.
+            validation: The same of the validation part, by which settings are chosen.
+            classes: Whether the labels are 0 and 1.
+        """
+        self.baseline.fit(screen, rows, values, validation if len(validation[0]) else None)
+        if not classes:
+            return
+        predicted, truth = self.baseline.predict(screen, validation[0]), validation[1]
+        for column in range(truth.shape[1]):
+            known = ~truth[:, column].isnan()
+            self.slope[column], self.offset[column] = logistic(predicted[known, column], truth[known, column])
+
+    def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
+        """Predict the samples."""
+        del encoded
+        found = self.baseline.predict_rows(GenotypeRows.of_batch(batch)).to(self.slope)
+        return Prediction(found * self.slope + self.offset)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What the baseline has found, as part of ``state_dict()``."""
+        return self.baseline.state()
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """The inverse."""
+        try:
+            self.baseline.restore(state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(f"the saved weights are not those of a {self.name} model: {error!r}") from error
+
+
+def logistic(score: Tensor, truth: Tensor) -> tuple[float, float]:
+    r"""a and b of :math:`P(1) = 1 / (1 + e^{-a s - b})` by maximum likelihood, :math:`a \ge 0`.
+
+    One more row of each class, half-weighted and spread like the others, keeps them finite where the classes separate.
+
+    Args:
+        score: s, ``[rows]``.
+        truth: 0 or 1, ``[rows]``.
+    """
+    s, t = score.double(), truth.double()
+    center, scale = (s.mean(), s.std(correction=0)) if len(s) else (s.new_zeros(()), s.new_ones(()))
+    scale = scale if bool(scale > 0) else torch.ones_like(scale)
+    x = torch.stack([(s - center) / scale, torch.ones_like(s)], 1)
+    x = torch.cat([x, x.new_tensor([[-1.0, 1.0], [1.0, 1.0], [-1.0, 1.0], [1.0, 1.0]])])
+    t = torch.cat([t, t.new_tensor([0.0, 0.0, 1.0, 1.0])])
+    weight = torch.cat([torch.ones_like(s), s.new_full((4,), 0.25)])
+    found = x.new_zeros(2)
+    for _ in range(_NEWTON_STEPS):
+        p = (x @ found).sigmoid()
+        gradient = x.T @ (weight * (t - p))
+        hessian = (x * (weight * p * (1 - p)).clamp(min=1e-12)[:, None]).T @ x
+        step = torch.linalg.solve(hessian, gradient)
+        found = found + step * min(1.0, 5.0 / float(step.norm().clamp(min=1e-12)))
+        if bool(step.norm() < 1e-9):
+            break
+    a = float(found[0].clamp(min=0) / scale)
+    rate = float((weight * t).sum() / weight.sum())
+    return (a, float(found[1]) - a * float(center)) if a > 0 else (0.0, float(torch.logit(torch.tensor(rate))))

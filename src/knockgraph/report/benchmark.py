@@ -1,0 +1,81 @@
+"""A benchmark of predictions as Markdown and as a page."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from knockgraph.html.page import numbers, page, table
+from knockgraph.words import counted
+
+_SCORES = {"pearson": "Pearson's r", "auroc": "area under the ROC curve", "average_precision": "average precision"}
+_PERMUTED = {
+    "networks": "CONTROL: networks and features were given to permuted genes.",
+    "labels": "CONTROL: labels were given to permuted experiments.",
+}
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The tables as Markdown: scores of each seed, their mean in bold if it is the best, and its interval."""
+    lines = [about(result), ""]
+    for title, headings, rows in _tables(result):
+        lines += [f"### {title}", "", f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def html(result: dict[str, Any]) -> str:
+    """The self-contained page."""
+    sections = [
+        (title, table(headings, [[cell.replace("**", "") for cell in row] for row in rows]))
+        for title, headings, rows in _tables(result)
+    ]
+    sections.append(("Numbers", numbers("all numbers, with the settings that were chosen", result)))
+    return page("Benchmark", about(result), sections)
+
+
+def about(result: dict[str, Any]) -> str:
+    """How the tables were made, in a few sentences."""
+    control = f"{_PERMUTED[result['permute']]} " if result["permute"] in _PERMUTED else ""
+    return (
+        f"{control}Test parts of {counted(len(result['seeds']), 'seed')} ({', '.join(map(str, result['seeds']))}), "
+        "of the split and of the model: the score of each, then their mean and its 95 % interval "
+        f"({result['samples']} bootstrap samples of the test experiments). Settings were chosen on validation parts. "
+        "“Behind the best” is a paired difference on the same samples. An asterisk marks the default model of the "
+        f"screen. knockgraph {result['version']}."
+    )
+
+
+def _tables(result: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
+    found = []
+    for one in result["tables"]:
+        title = f"{one['screen']}, {one['split']}: {_SCORES[one['score']]}"
+        rows = [
+            [
+                row["model"] + (" *" if row["default"] else ""),
+                ", ".join(map(_number, row["seeds"])),
+                _number(row["mean"]["value"], bold=row["model"] == one["best"]),
+                _interval(row["mean"]),
+                "–" if row["less_than_best"] is None else _difference(row["less_than_best"]),
+                f"{row['seconds']:.0f} s",
+            ]
+            for row in one["rows"]
+        ]
+        found.append((title, ["model", "seeds", "mean", "95 % interval", "behind the best", "fit"], rows))
+    return found
+
+
+def _number(value: float | None, bold: bool = False) -> str:
+    if value is None or math.isnan(value):
+        return "–"
+    text = f"{value:.3f}".replace("-", "−")
+    return f"**{text}**" if bold else text
+
+
+def _interval(values: dict[str, float]) -> str:
+    return f"{_number(values['low'])} to {_number(values['high'])}"
+
+
+def _difference(values: dict[str, float]) -> str:
+    return f"{_number(values['value'])} ({_interval(values)})"

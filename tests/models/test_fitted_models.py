@@ -1,0 +1,139 @@
+"""Baselines as models: saved and restored they predict the same, and they see the same genotypes in any form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from numpy.random import default_rng
+
+from knockgraph import BoundScreen, PerturbationBatch, Screen, demo_cell, demo_screen, models
+from knockgraph.errors import ConfigError, KnockgraphError, ModelError
+from knockgraph.models import baselines
+from knockgraph.models.baselines.baseline import Baseline, GenotypeRows
+from knockgraph.models.fitted import FittedModel, logistic
+from knockgraph.predict import predict
+from knockgraph.run import train
+from knockgraph.train import checkpoints
+from knockgraph.train.config import compose
+from knockgraph.train.run import load_task
+
+LEAST = {"boosting": {"trees": 5}, "low-rank": {"max_sweeps": 2, "rank": 4}}
+
+
+@pytest.fixture(scope="module")
+def bound() -> BoundScreen:
+    """Pairs and triples of genes of the demo cell; some of the cell's genes are never deleted."""
+    random = default_rng(0)
+    genes = random.permutation(360)[:24]
+    sets = [sorted(random.choice(genes, size, replace=False).tolist()) for size in random.choice([1, 2, 2, 3], 400)]
+    graph = demo_cell()
+    names = [[graph.genes[g] for g in row] for row in sets]
+    values = random.normal(size=len(names))
+    return Screen(names, {"score": values}).bind(graph, "score")
+
+
+@pytest.mark.parametrize("name", baselines.available())
+def test_a_restored_model_predicts_the_same(name: str, bound: BoundScreen, tmp_path: Path) -> None:
+    graph, rows = demo_cell(), np.arange(len(bound))
+    model = models.create(name, graph, **LEAST.get(name, {})) if models.is_fitted(name) else None
+    model = model or FittedModel(baselines.create(name), name)  # 'additive' is also a model that is trained
+    assert isinstance(model, FittedModel)
+    values = torch.as_tensor(bound.values[rows[:300]])
+    model.fit(bound, rows[:300], values, (rows[300:], bound.values[300:]), classes=False)
+    # The last two have genes that no row deletes.
+    batch = PerturbationBatch.from_lists([*_lists(bound, rows[300:]), [3, 1], [0, 5, 7]], graph.num_genes)
+    expected = model.decode((), batch).values
+    checkpoints.save(tmp_path / "a.ckpt", {"weights": dict(model.state_dict())})
+    again = models.create(name, graph, **LEAST.get(name, {})) if models.is_fitted(name) else None
+    again = again or FittedModel(baselines.create(name), name)
+    again.load_state_dict(checkpoints.load(tmp_path / "a.ckpt")["weights"])
+    torch.testing.assert_close(again.decode((), batch).values, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(expected[:100], model.baseline.predict(bound, rows[300:]), rtol=0, atol=1e-6)
+
+
+def _lists(bound: BoundScreen, rows: np.ndarray) -> list[list[int]]:
+    batch = bound.batch(rows)
+    parts = torch.split(batch.perturbation_indices, batch.perturbation_indices_ptr.diff().tolist())
+    return [part.flip(0).tolist() for part in parts]  # any order of the genes
+
+
+def test_a_batch_has_the_rows_of_its_samples() -> None:
+    batch = PerturbationBatch.from_lists([[5, 2], [], [7, 1]], 8, values=[[0.0, 0.0], [], [1.0, 0.4]])
+    rows = GenotypeRows.of_batch(batch)
+    assert rows.genes.tolist() == [2, 5, 1]
+    assert rows.ptr.tolist() == [0, 2, 2, 3]
+    assert rows.effect is not None
+    assert rows.effect.tolist() == pytest.approx([1.0, 1.0, 0.6])
+    assert GenotypeRows.of_batch(PerturbationBatch.from_lists([[5, 2]], 8)).effect is None
+
+
+def test_a_baseline_that_cannot_be_saved_is_no_model() -> None:
+    class Unsaved(Baseline):
+        kept: ClassVar[None] = None
+
+        def _fit(self, genotypes: GenotypeRows, y: np.ndarray) -> None: ...
+
+        def _predict(self, genotypes: GenotypeRows) -> np.ndarray:
+            return np.zeros(len(genotypes))
+
+    with pytest.raises(ModelError, match="does not say in 'kept' which attributes a fit sets"):
+        FittedModel(Unsaved(), "unsaved")
+    with pytest.raises(ModelError, match="the saved weights are not those of a mean model"):
+        FittedModel(baselines.create("mean"), "mean").set_extra_state({"genes": "x", "phenotypes": [{}]})
+
+
+def test_probabilities_are_calibrated() -> None:
+    random = default_rng(1)
+    score = torch.from_numpy(random.normal(3.0, 0.1, 20_000))
+    truth = torch.from_numpy((random.random(20_000) < 1 / (1 + np.exp(-(20 * (score.numpy() - 3.1))))).astype(float))
+    slope, offset = logistic(score, truth)
+    assert slope == pytest.approx(20, rel=0.05)
+    assert offset == pytest.approx(-62, rel=0.05)
+    separated = logistic(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))
+    assert 0 < separated[0] < 100
+    against = logistic(torch.tensor([1.0, 0.0] * 50), torch.tensor([0.0, 1.0] * 50))
+    assert against == (0.0, pytest.approx(0.0, abs=1e-6))  # the order is never turned around
+
+
+def test_a_fitted_model_is_a_run_like_any_other(tmp_path: Path) -> None:
+    words = ["model=pair-gp", "data.experiments=600", f"run_dir={tmp_path}/run", "trainer.baselines=[mean,pair-gp]"]
+    said: list[str] = []
+    directory = train(compose(words), said.append)
+    result = json.loads((directory / "result.json").read_text())
+    assert set(result["metrics"]) == {"pair-gp", "mean"}  # not a second time as a baseline
+    assert result["chosen"]["noise"] > 0
+    assert "Settings, chosen by the validation part" in (directory / "report.html").read_text()
+    assert len(pq.read_table(directory / "predictions.parquet")) == result["experiments"]
+    config, task = load_task(directory)
+    assert config.model.name == "pair-gp"
+    screen = demo_screen(600).bind(demo_cell(), "gene_interaction")
+    deviation = task.model.baseline.deviation(screen, np.arange(1), samples=2)
+    assert deviation.shape == (1,)
+    genes = "+".join(max(demo_screen(600).genotypes, key=len))
+    lines: list[str] = []
+    predict(directory, None, genes=[genes], say=lines.append)
+    assert lines[0].startswith(genes)
+    with pytest.raises(KnockgraphError, match="already holds a run"):
+        train(compose(words), said.append)
+    before = (directory / "checkpoints" / "last.ckpt").stat().st_mtime_ns
+    train(compose([*words, "resume=true"]), said.append)
+    assert (directory / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before  # only finished again
+    with pytest.raises(ConfigError, match="pair-gp is fitted by one process"):
+        train(compose([*words[:2], f"run_dir={tmp_path}/two", "trainer.devices=2"]), said.append)
+
+
+def test_among_seen_genes_propagation_is_the_process(bound: BoundScreen) -> None:
+    """One model serves both regimes: genes that were seen, and genes that were not."""
+    rows, graph = np.arange(len(bound)), demo_cell()
+    parts = (rows[:300], bound.values[:300], (rows[300:], bound.values[300:]))
+    both = [baselines.create(name, graph).fit(bound, *parts) for name in ("pair-gp", "profile-propagation")]
+    torch.testing.assert_close(both[0].predict(bound, rows), both[1].predict(bound, rows), rtol=0, atol=1e-6)
+    new = PerturbationBatch.from_lists([[3, 1], [0, 5]], graph.num_genes)
+    unseen = [one.predict_rows(GenotypeRows.of_batch(new)) for one in both]
+    assert not torch.equal(*unseen)
