@@ -1,5 +1,6 @@
 """Who won, whether that is beyond chance, and where: against what is counted by hand."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from training_runs import config
 
 from knockgraph.comparison import ENOUGH, Errors, best_baseline, beyond_chance, confidence, verdict
+from knockgraph.run import train
 from knockgraph.train.data import TrainingData
 
 METRICS = {
@@ -144,11 +146,7 @@ def test_noise_of_two_equals_is_rarely_beyond_chance(data: TrainingData) -> None
 
 def test_a_run_keeps_it(tmp_path: Path) -> None:
     """The result of a run names genes, groups and intervals."""
-    from knockgraph.run import train
-
     directory = train(config(f"run_dir={tmp_path}/run", "model=additive", "data.experiments=200"), say=lambda _: None)
-    import json
-
     result = json.loads((directory / "result.json").read_text())
     assert result["about"]["sizes"] == {"train": 160, "val": 20, "test": 20}
     assert result["about"]["split"]["kind"] == "genotype"

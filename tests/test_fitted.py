@@ -200,6 +200,15 @@ def test_any_module(tmp_path: Path) -> None:
         kg.fit(GRAPH, SCREEN, model=3, **FAST)
 
 
+def test_a_baseline_as_the_model() -> None:
+    fitted = kg.fit(GRAPH, SCREEN, model="low-rank", **FAST)
+    found = fitted.predict([[A, B]])
+    assert found["lower"][0] < found["prediction"][0] < found["upper"][0]
+    assert 0 <= fitted.evaluate("val").loc["low-rank", "coverage"] <= 1
+    with pytest.raises(kg.KnockgraphError, match="low-rank cannot be explained: it is fitted at once"):
+        fitted.explain([A, B])
+
+
 def test_splits() -> None:
     split = kg.splits.unseen_genes(SCREEN, "any", 0.2)
     fitted = kg.fit(GRAPH, SCREEN, model="additive", split=split, **FAST)

@@ -304,10 +304,12 @@ class Fitted:
         there = dict.fromkeys(key for found in lines.values() for key in found if key != "seconds")
         names = [*(key for key in _FIRST if key in there), *(key for key in there if key not in _FIRST)]
         columns: dict[str, list[Any]] = {"model": list(lines)}
-        for name in names:
-            columns[name] = [_number(found.get(name)) for found in lines.values()]
         own = sum(known) / len(known) if known else None
-        columns["coverage"] = [_number(own if line == self.config.model.name else None) for line in lines]
+        coverage = [_number(own if line == self.config.model.name else None) for line in lines]
+        for name in names:
+            if name not in _FIRST:
+                columns.setdefault("coverage", coverage)
+            columns[name] = [_number(found.get(name)) for found in lines.values()]
         return frame(columns, self._library, index="model")
 
     def embeddings(self) -> Any:

@@ -27,7 +27,7 @@ from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
 from knockgraph.train import memory
 from knockgraph.train.intervals import COVERAGE, Intervals
-from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, load_predictor, named
+from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, checkpoint_of, load_predictor, named
 from knockgraph.train.schema import EMPTY
 from knockgraph.words import counted, listed
 
@@ -128,7 +128,7 @@ class RunPredictor:
             say(f"note: {task.approximation}")
         self.task = task.to(device)
         self.graph = task.graph
-        self.intervals = Intervals.load(directory, which)
+        self.intervals = Intervals.load(directory, checkpoint_of(self.config, which))
         self.set_coverage(coverage)
 
     def set_coverage(self, coverage: float) -> None:

@@ -58,7 +58,7 @@ def predicted(task: Task, genotypes: list[list[int]]) -> list[float]:
     return task.told(values, torch.tensor([len(g) for g in genotypes]))[:, 0].tolist()
 
 
-def check_sum(task: Task, genes: list[int], most: float = 1e-6) -> Explanation:
+def check_sum(task: Task, genes: list[int], most: float = 1e-5) -> Explanation:
     found = explain(task, genes)
     prediction, wild_type = predicted(task, [genes, []])
     assert found.prediction == pytest.approx(prediction, rel=1e-9, abs=1e-12)

@@ -19,6 +19,7 @@ from knockgraph.train.intervals import COVERAGE, LEVELS, Intervals, half_width
 Command = Callable[..., tuple[str, str]]
 
 
+@settings(deadline=None)
 @given(n=st.integers(0, 300), coverage=st.sampled_from(LEVELS))
 def test_the_quantile_is_the_smallest_that_keeps_the_promise(n: int, coverage: float) -> None:
     """Of n + 1 exchangeable errors the last is at most the k-th smallest of the others with probability k / (n + 1)."""
@@ -28,17 +29,17 @@ def test_the_quantile_is_the_smallest_that_keeps_the_promise(n: int, coverage: f
     assert rank == 1 or (rank - 1) / (n + 1) < coverage
 
 
-@settings(max_examples=5)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_coverage_over_many_draws(seed: int) -> None:
-    """The mean over 2,000 draws of 40 labels is the promise, for any distribution of the errors; never below it."""
+    """The mean over 1,000 draws of 40 labels is the promise, for any distribution of the errors; never below it."""
     random = np.random.default_rng(seed)
     inside = []
-    for _ in range(2000):
+    for _ in range(1000):
         y = random.standard_t(2, size=(41, 2)) * [1.0, 30.0]
         found = Intervals.of_errors("last", ("a", "b"), y[:40], np.zeros((40, 2)))
         inside.append(found.measured(y[40:], np.zeros((1, 2))))
-    error = math.sqrt(COVERAGE * (1 - COVERAGE) / 2000)
+    error = math.sqrt(COVERAGE * (1 - COVERAGE) / 1000)
     expected = math.ceil(41 * COVERAGE) / 41
     assert np.mean(inside, 0) == pytest.approx([expected, expected], abs=4.5 * error)
 

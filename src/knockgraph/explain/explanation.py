@@ -23,7 +23,7 @@ LEFT_OUT, NAMED, MODEL = "left out at deletion", "being perturbed at all", "the 
 _BARS = 20
 _WHAT = {
     POOLING: "the gene's own state leaves the pooled state of the cell",
-    LOCAL: "what the deleted genes themselves say, without the graph",
+    LOCAL: "what the states of the deleted genes in the wild type say; the perturbed graph has no part in it",
     REACTIONS: "the gene's enzyme works less",
     LEFT_OUT: "what changes only when the gene is gone altogether, such as a dead reaction",
     NAMED: "what changes as soon as a gene is perturbed, however little",
@@ -177,9 +177,8 @@ class Explanation:
     def lines(self, most: int = 20) -> list[str]:
         """The sums by gene and relation and the largest neighbours, as lines of text with tabs."""
         shown = [self.in_words(), "gene\trelation\tpart"]
-        shown += [
-            f"{self._both(gene)}\t{relation}\t{v:+.6g}" for (gene, relation), v in self.sums("gene", "relation").items()
-        ]
+        sums = self.sums("gene", "relation").items()
+        shown += [f"{self._both(gene) or '–'}\t{relation}\t{v:+.6g}" for (gene, relation), v in sums]
         shown += ["neighbour\trelation\tgene\tpart"]
         edges = [part for part in self.rows if part.neighbour]
         shown += [

@@ -15,8 +15,10 @@ from torch import Tensor
 from knockgraph.errors import KnockgraphError, StrategyError
 from knockgraph.explain.explanation import LEFT_OUT, LOCAL, MODEL, NAMED, POOLING, REACTIONS, Explanation, Part
 from knockgraph.graph import CellGraph
+from knockgraph.models.fitted import FittedModel
 from knockgraph.models.hetero import HeteroCellModel
 from knockgraph.models.model import CellModel
+from knockgraph.nn.hyper_sagnn import HyperSAGNN
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies.node_mask import NodeMask
 from knockgraph.strategies.partly_cut import CutEdges, PartlyCutGraphs
@@ -25,10 +27,10 @@ from knockgraph.words import listed
 
 _NODES = 8  # of each piece of the path
 _HALVINGS = 10  # of a piece, at most
-_ENOUGH = 1e-6  # of the change: the numerical error at which the path is fine enough
+_ENOUGH = 1e-5  # of the change: the numerical error at which the path is fine enough
 _ROUNDING = 1e-13
 _ALMOST = 1e-9  # the end of the path, before anything is gone
-_NUMBERS = 2e7  # of one chunk of the path: genes × columns × channels × relations
+_NUMBERS = 1e8  # of one chunk of the path: genes × columns × channels × relations
 _NOTHING = 1e-7  # of the prediction: jumps below it are rounding
 
 
@@ -46,6 +48,11 @@ def explain(task: Predictor, genes: Sequence[int], phenotype: str | None = None)
     if not deleted or exact[1]:
         what = "the wild type has no deleted genes" if not deleted else "its value follows from its definition"
         raise KnockgraphError(f"there is nothing to explain: {what}")
+    if isinstance(task.model, FittedModel):
+        raise KnockgraphError(
+            f"the predictions of {task.config.model.name} cannot be explained: it is fitted at once and has no "
+            "gradients; train the hetero model, or a module of your own"
+        )
     path = _Path(task, deleted)
     factor, zero = _units(task, column)
     changed, model_wild = path.exact()[:, column].tolist()
@@ -161,11 +168,11 @@ class _Path:
         return list(self._named_parts([torch.stack(same).sum(0) for same in zip(*done, strict=True)])), before, after
 
     def _pieces(self) -> list[tuple[float, float]]:
-        """Between the kinks: local predictors have one where the weights of the deleted genes, or those of all but one,
-        add up to 1, and means where the factors of all edges of a gene do.
+        """Between the kinks: Hyper-SAGNN has one where the weights of the deleted genes, or of all but one, add up
+        to 1, and means where the factors of all edges of a gene do.
         """
-        size = len(self.genes)
-        cuts = sorted({_ALMOST, 1.0, *(1 - 1 / k for k in (size - 1, size) if k > 1), *self.kinks})
+        size, scored = len(self.genes), any(isinstance(module, HyperSAGNN) for module in self.model.modules())
+        cuts = sorted({_ALMOST, 1.0, *(1 - 1 / k for k in (size - 1, size) if scored and k > 1), *self.kinks})
         return list(itertools.pairwise(cuts))
 
     def _values(self, alpha: Sequence[float], column: int) -> list[float]:

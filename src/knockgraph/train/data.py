@@ -219,7 +219,7 @@ def load_graph(data: DataConfig) -> CellGraph:
 
 
 def selected(graph: CellGraph, data: DataConfig) -> CellGraph:
-    """The relations of a graph that the config names, merged as it says, with calls and permuted where it says so."""
+    """What the config chooses of a graph: relations, merged as it says; calls as features; networks permuted."""
     graph = _merged(_only(graph, data.relations), data.merge)
     if data.calls is not None:
         calls = Screen.load(_there("data.calls", data.calls))

@@ -177,7 +177,7 @@ def fit_at_once(
     directory: Path,
     lock: RunLock,
     say: Say,
-    given: TrainingData | None,
+    given: TrainingData | None = None,
 ) -> None:
     """Fit a baseline, save it and finish as after a training; a run that was fitted before is only finished."""
     if config.trainer.devices * config.trainer.num_nodes > 1:
@@ -195,7 +195,10 @@ def fit_at_once(
         _check_new(directory)
         check_folder(directory)
     quiet()
-    data = TrainingData.from_directory(config, directory) if done else given or TrainingData.from_config(config)
+    if done:
+        data = TrainingData.from_directory(config, directory)
+    else:
+        data = TrainingData.from_config(config) if given is None else given
     task = load_task(directory)[1] if done else make_task(config, data.graph, data.transform)
     start = time.perf_counter()
     if not done:
@@ -376,7 +379,7 @@ def _write_directory(config: Config, data: TrainingData, directory: Path, with_s
 def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
     sizes = ", ".join(f"{part} {len(rows):,}" for part, rows in data.rows.items())
     of_part = parameter_counts(task.model)
-    parts = ", ".join(f"{name or 'own'} {count:,}" for name, count in of_part.items()) if len(of_part) > 1 else ""
+    parts = ", ".join(f"{name} {count:,}" for name, count in of_part.items()) if len(of_part) > 1 else ""
     parameters = f"{sum(of_part.values()):,} parameters{f' ({parts})' if parts else ''}"
     memory = ", ".join(f"{part} {n / 1e6:,.1f} MB" for part, n in task.strategy.memory().items())
     tables = task.strategy.tables()
