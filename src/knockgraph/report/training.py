@@ -179,7 +179,10 @@ def _compared(config: Config, result: dict[str, Any]) -> str:
     """The model and the baselines, the winner marked; scores with intervals, and the model's lead."""
     metrics: dict[str, dict[str, float | None]] = result["metrics"]
     several, score, own = len(_phenotypes(config, result)) > 1, _score(config), config.model.name
-    columns = {name: keys[several] for name, keys in _FOUR[config.task].items()}
+    columns = {
+        name: keys[several]
+        for name, keys in _FOUR["classification" if config.task == "classification" else "regression"].items()
+    }
     found = result.get("confidence") or {"lines": {}, "lead": {}}
     ranked = sorted(metrics, key=lambda line: -number(metrics[line][score]) if _known(metrics[line][score]) else 9.0)
     rows = []
