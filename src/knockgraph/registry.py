@@ -153,6 +153,7 @@ ABOUT: dict[str, dict[str, str]] = {
         "additive": "one effect per gene, by ridge regression",
         "ridge-pairs": "effects of genes and of pairs, by ridge regression",
         "low-rank": "effects of genes, and of pairs as products of learned vectors",
+        "boosting": "boosted regression trees on features of the genotype",
         "soft-impute": "the matrix of pairs completed by one of low rank",
         "profile-propagation": "unseen genes take the interaction profiles of genes near them in the networks",
     },
@@ -227,7 +228,10 @@ def find(kind: str, name: str) -> Any:
 
 def about(kind: str, name: str) -> str:
     """What a name stands for, in a line."""
-    return ABOUT.get(kind, {}).get(name) or summary(find(kind, name))
+    said = ABOUT.get(kind, {}).get(name)
+    if said is None and kind == "model":  # baselines are models, too
+        said = ABOUT["baseline"].get(name)
+    return said or summary(find(kind, name))
 
 
 def create(kind: str, name: str, *arguments: Any, **options: Any) -> Any:
