@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from knockgraph import FileFormatError, KnockgraphError, Screen, ScreenError
+from knockgraph.sources.graph_tables import read_graph
 from knockgraph.sources.table_layout import TableOptions
 from knockgraph.sources.tables import TableReading, read_genotypes, read_table
 
@@ -205,6 +206,25 @@ def test_a_late_cell_that_is_no_number(tmp_path: Path) -> None:
         ScreenError, match=r"my\.csv, line 3002: column 'x' is not numeric, it holds 'high'; correct it, or"
     ):
         read(tmp_path, text)
+
+
+def test_untidy_tables_of_a_graph(tmp_path: Path) -> None:
+    write(tmp_path, "# my genes\nORF;Standard name;Alias\nYAL001C;TFC3;x|y\nYBR002W;;\n", "genes.csv")
+    (tmp_path / "relations").mkdir()
+    write(tmp_path, "Gene A;Gene B;Weight\nYAL001C;YBR002W;0,83\n", "relations/physical.csv")
+    write(tmp_path, "Source Target\nTFC3   YBR002W\n", "relations/regulatory.txt")
+    graph = read_graph(tmp_path)
+    assert graph.genes.aliases == {"YAL001C": ("TFC3", "x", "y")}
+    physical = graph.relations["physical"]
+    assert physical.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert physical.weight is not None
+    np.testing.assert_allclose(physical.weight, [0.83, 0.83])
+    assert graph.relations["regulatory"].edge_index.tolist() == [[0], [1]]
+    write(tmp_path, "Gene A;Gene B;Weight\nYAL001C;YBR002W;0,83\nYAL001C;YAL001C;high\n", "relations/physical.csv")
+    with pytest.raises(
+        KnockgraphError, match=r"physical\.csv, line 2: column 'weight' is not numeric, it holds '0,83'"
+    ):
+        read_graph(tmp_path)
 
 
 # ── Arrow, pandas, Excel ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -119,7 +119,7 @@ def understand(
         return Layout(genes, (), {}, None, {}, join, options.decimal or "point")
     source = next((c for word in _SOURCES for c in columns if fold(c) == word and c not in (*genes, *wanted)), None)
     others = [c for c in columns if c not in genes and c != source]
-    decimal = options.decimal or _decimal(where, {name: sample[name] for name in wanted or others})
+    decimal = options.decimal or decimal_sign(where, {name: sample[name] for name in wanted or others})
     kinds = {name: _kind(sample[name], decimal) for name in others}
     if wanted:
         statistics = _statistics(wanted, [c for c in others if c not in wanted and kinds[c] in ("number", "empty")])
@@ -352,8 +352,8 @@ def _odd(cells: Sequence[Any], decimal: Decimal) -> int:
     return next(row for row, cell in enumerate(cells) if not is_missing(cell) and _mark(cell) in (None, wrong))
 
 
-def _decimal(where: str, sample: Sample) -> Decimal:
-    """Point or comma, by the columns of which all cells are numbers one way or the other."""
+def decimal_sign(where: str, sample: Sample) -> Decimal:
+    """Point or comma in some columns, by the columns of which all cells are numbers one way or the other."""
     with_comma: dict[str, list[str]] = {}
     with_point: list[str] = []
     for name, cells in sample.items():
