@@ -142,6 +142,7 @@ def test_values_of_genes():
             [Data(perturbed_genes=[1], phenotype_values=torch.zeros(1))],
             "perturbed_genes holds 1; every gene needs a name",
         ),
+        ([SAMPLES[0], None], "sample 1 of the dataset is missing; leave it out"),
         ([SAMPLES[0], Data()], "sample 1 has no perturbed_genes, but sample 0 has"),
         ([sample(["a"], [0.5], [2])], r"sample 0 has a value of type 2, but its phenotype_types are \['fitness', "),
         ([sample(["a"], [0.5], [0, 1])], "sample 0 has 1 values, but 2 entries in phenotype_type_indices"),

@@ -96,6 +96,14 @@ def test_single_experiments_under_other_keys_and_compressed_ones(tmp_path):
     assert imported(tmp_path / "pool")[0] == EXPECTED
 
 
+def test_as_earlier_versions_spell_it(tmp_path):
+    phenotype = {"label": "fitness", "label_error": "fitness_std", "fitness": 0.5, "fitness_std": 0.125}
+    write(tmp_path / "x", {"0": [experiment(A, phenotype)]})
+    assert imported(tmp_path / "x")[0] == Screen(
+        [["YAL001C"]], {"fitness": [0.5]}, {"fitness": {"std": [0.125]}}, "one"
+    )
+
+
 def test_tables_of_numbers(tmp_path):
     morphology = {
         "label_name": "calmorph",
@@ -113,6 +121,7 @@ def test_tables_of_numbers(tmp_path):
     ("record", "message"),
     [
         (b"\x80\x04K\x01.", "holds pickles, which may run code and are never read; load the dataset in Python"),
+        (b"PK\x03\x04", "holds pickles, which may run code and are never read"),
         (b"{", r"record 0 of .* is not JSON .*; copy the store again"),
         ({"experiment": {}}, "is not an experiment of torchcell: it has no 'genotype'"),
         (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import DataLoader
 from training_runs import LEAST, config
@@ -15,7 +17,9 @@ from training_runs import LEAST, config
 import knockgraph as kg
 from knockgraph import GeneListMismatchError, MissingPointerError, PerturbationBatch, PerturbationError, StrategyError
 from knockgraph.screen import LabelTransform
+from knockgraph.train import task as task_module
 from knockgraph.train.data import load_graph, load_screen
+from knockgraph.train.ranks import Ranks
 from knockgraph.train.task import Task
 
 FOLLOW = ["perturbation_indices"]
@@ -132,3 +136,13 @@ def test_what_is_missing_is_named(
     samples = [foreign(s, **change) for s in kg.PerturbationDataset(screen, graph)][:8]
     with pytest.raises(error, match=message):
         fitted(task, samples, follow)
+
+
+def test_nothing_is_recorded_that_another_exchange_of_gradients_would_not_see(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_module, "can_be_graphed", lambda *_: True)
+    for strategy, ranks, recorded in ((None, 1, True), (DDPStrategy(), 2, False), (Ranks(), 2, True)):
+        task._trainer = SimpleNamespace(world_size=ranks, strategy=strategy)
+        assert task._records() == recorded
+    task._trainer = None

@@ -100,7 +100,7 @@ def cells(
     seeds: Sequence[int],
     more: Sequence[str] = (),
 ) -> list[Cell]:
-    """All cells, every candidate's config checked.
+    """All cells, the configs of every row checked.
 
     Args:
         screens: The screens.
@@ -110,7 +110,7 @@ def cells(
         seeds: Of splits and models.
         more: Overrides for all cells.
     """
-    found = []
+    found, checked = [], set()
     for screen in screens:
         unknown = [split for split in splits if split not in screen.splits]
         if unknown:
@@ -119,8 +119,10 @@ def cells(
         for split, model, seed in itertools.product(splits or screen.splits, models or screen.models, seeds):
             words = (*screen.words, *screen.splits[split], f"seed={seed}", f"data.split.seed={seed}", *more)
             candidates = tuple((*words, *chosen) for chosen in _candidates(model))
-            for candidate in candidates:
-                compose(candidate)
+            if (screen.name, model) not in checked:
+                for candidate in candidates:
+                    compose(candidate)
+                checked.add((screen.name, model))
             found.append(Cell(screen.name, split, seed, model, candidates))
     return found
 

@@ -52,15 +52,12 @@ def run(
     """
     chosen = _screens(folder / "data", screens or (), own or {}, cell)
     public = [screen.name for screen in chosen if screen.name in (screens or ()) and screen.name != "demo"]
+    if public and raw is None and not (folder / "data" / "yeast-clean.cellgraph").exists():
+        raise ConfigError("public screens need --from DIR, the folder with their files; or measure --screen demo")
     words = [*more, *([] if permute == "none" else [f"data.permute={permute}"])]
     wanted = cells(chosen, models, splits, range(seeds), words)
-    if public:
-        if raw is None and not (folder / "data" / "yeast-clean.cellgraph").exists():
-            raise ConfigError(
-                "public screens need --from DIR, the folder with the public files; or measure --screen demo"
-            )
-        if raw is not None:
-            build(public, raw, folder / "data", say)
+    if public and raw is not None:
+        build(public, raw, folder / "data", say)
     name = "benchmark" if permute == "none" else f"benchmark-{permute}"
     kept = folder / ("cells" if permute == "none" else f"cells-{permute}")
     problems = run_all(kept, wanted, jobs, say)

@@ -21,7 +21,7 @@ def models(json_: Json = None) -> None:
     both = [name for name, what in found["model"].items() if found["baseline"].get(name) == what]
     _list({f"model={name}": what for name, what in found["model"].items() if name not in both})
     out.print(
-        "\nfitted at once; also baselines of every run (trainer.baselines=[NAME,…]), or alone: knockgraph baselines"
+        "\nfitted at once; also baselines of every run (trainer.baselines=[NAME,…]) or alone (knockgraph baselines):"
     )
     _list({f"model={name}" if name in both else name: what for name, what in found["baseline"].items()})
     out.print("\noptions of one: knockgraph options model=hetero; your own model: docs/extend.md")

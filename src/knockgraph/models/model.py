@@ -29,12 +29,12 @@ class Prediction:
 
 
 def parameter_counts(model: nn.Module) -> dict[str, int]:
-    """Trainable parameters of each part of a model; those that belong to no part are under ``""``.
+    """Trainable parameters of each part of a model: its modules, and what it has beside them.
 
     >>> parameter_counts(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
     {'0': 9, '2': 4}
     """
-    parts = {"": sum(p.numel() for p in model.parameters(recurse=False) if p.requires_grad)}
+    parts = {name: p.numel() for name, p in model.named_parameters(recurse=False) if p.requires_grad}
     for name, part in model.named_children():
         parts[name] = sum(p.numel() for p in part.parameters() if p.requires_grad)
     return {name: count for name, count in parts.items() if count}

@@ -55,9 +55,7 @@ def _tables(result: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
             [
                 row["model"] + (" *" if row["default"] else ""),
                 ", ".join(map(_number, row["seeds"])),
-                f"**{_number(row['mean']['value'])}**"
-                if row["model"] == one["best"]
-                else _number(row["mean"]["value"]),
+                _number(row["mean"]["value"], bold=row["model"] == one["best"]),
                 _interval(row["mean"]),
                 "–" if row["less_than_best"] is None else _difference(row["less_than_best"]),
                 f"{row['seconds']:.0f} s",
@@ -68,8 +66,11 @@ def _tables(result: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
     return found
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:.3f}"
+def _number(value: float | None, bold: bool = False) -> str:
+    if value is None or math.isnan(value):
+        return "–"
+    text = f"{value:.3f}".replace("-", "−")
+    return f"**{text}**" if bold else text
 
 
 def _interval(values: dict[str, float]) -> str:

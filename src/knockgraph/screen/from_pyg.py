@@ -123,6 +123,8 @@ def _collected(samples: Iterable[Any]) -> dict[str, _Attribute]:
     """The attributes of samples that are looked at one by one."""
     lists: dict[str, list[Any]] = {}
     for number, sample in enumerate(samples):
+        if sample is None:  # what torchcell's datasets return for a record that is not there
+            raise ScreenError(f"sample {number} of the dataset is missing; leave it out, or process the dataset again")
         store = sample["gene"] if "gene" in getattr(sample, "node_types", ()) else sample
         if number == 0:
             lists = {name: [] for name in ATTRIBUTES if name in store}

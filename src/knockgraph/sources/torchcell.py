@@ -5,7 +5,8 @@ one. Of an experiment these are read::
 
     dataset_name
     genotype    perturbations: [{systematic_gene_name, perturbation_type, …}, …]
-    phenotype   label_name: the field that holds the phenotype; label_statistic_name: the field of its statistic
+    phenotype   label_name (earlier: label): the field that holds the phenotype; label_statistic_name (earlier:
+                label_error): the field of its statistic
 
 A phenotype that is a table of numbers (expression, morphology) becomes one phenotype for each of its entries,
 ``LABEL_ENTRY``. Every perturbed gene counts as deleted, as in torchcell's graphs; the report counts the alleles among
@@ -124,7 +125,9 @@ class _Collected:
         perturbed = experiment["genotype"]["perturbations"]
         genes = [gene["systematic_gene_name"] for gene in perturbed]
         phenotype = experiment["phenotype"]
-        label, statistic = str(phenotype["label_name"]), str(phenotype.get("label_statistic_name") or "")
+        # Earlier versions say 'label' and 'label_error'.
+        label = str(phenotype["label"] if "label" in phenotype else phenotype["label_name"])
+        statistic = str(phenotype.get("label_statistic_name") or phenotype.get("label_error") or "")
         source = self.sources.setdefault(str(experiment.get("dataset_name", "")), len(self.sources))
         sample = len(self.ptr) - 1
         short = statistic.removeprefix(f"{label}_")
@@ -228,7 +231,7 @@ def _number(key: bytes) -> tuple[int, bytes]:
 
 
 def _record(key: str, text: bytes, folder: Path) -> list[Any]:
-    if text[:1] == b"\x80":
+    if text.startswith((b"\x80", b"PK\x03\x04")):  # of torch.save
         raise FileFormatError(
             f"{folder} holds pickles, which may run code and are never read; load the dataset in Python with "
             "torchcell, and use the store of a queried dataset, which holds JSON"

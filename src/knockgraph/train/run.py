@@ -358,7 +358,7 @@ def _write_directory(config: Config, data: TrainingData, directory: Path) -> Non
 def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
     sizes = ", ".join(f"{part} {len(rows):,}" for part, rows in data.rows.items())
     of_part = parameter_counts(task.model)
-    parts = ", ".join(f"{name or 'own'} {count:,}" for name, count in of_part.items()) if len(of_part) > 1 else ""
+    parts = ", ".join(f"{name} {count:,}" for name, count in of_part.items()) if len(of_part) > 1 else ""
     parameters = f"{sum(of_part.values()):,} parameters{f' ({parts})' if parts else ''}"
     memory = ", ".join(f"{part} {n / 1e6:,.1f} MB" for part, n in task.strategy.memory().items())
     tables = task.strategy.tables()

@@ -25,6 +25,7 @@ from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train.exchange import mean_over_ranks
 from knockgraph.train.metrics import gather_rows, headline, metrics_of
 from knockgraph.train.predictor import MOST_NAMED, Predictor, named
+from knockgraph.train.ranks import Ranks
 from knockgraph.train.schema import Config
 from knockgraph.words import counted
 
@@ -156,8 +157,10 @@ class Task(Predictor, LightningModule):
         return prediction
 
     def _records(self) -> bool:
-        t = self.config.trainer
-        return t.cuda_graph and not t.compile and can_be_graphed(self.model, self.strategy, self.device)
+        t, trainer = self.config.trainer, self.trainer
+        # Torch's own DDP, in somebody else's trainer, would not see the gradients of a recording.
+        exchanged = trainer.world_size == 1 or isinstance(trainer.strategy, Ranks)
+        return exchanged and t.cuda_graph and not t.compile and can_be_graphed(self.model, self.strategy, self.device)
 
     def _record(self) -> GraphedModel:
         """Made in the first step, when everything is where it will be trained."""

@@ -1,0 +1,133 @@
+"""The benchmark on a small screen with planted modules: resumed, permuted, chosen by validation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+
+from knockgraph import CellGraph, Screen
+from knockgraph.benchmark.cells import run_all
+from knockgraph.benchmark.plan import Cell, cells, own_screen
+from knockgraph.benchmark.run import run
+from knockgraph.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """72 genes in 12 modules; a network connects a module, and interactions are those of the modules."""
+    folder, random, n, modules = tmp_path_factory.mktemp("planted"), default_rng(0), 72, 12
+    module = np.arange(n) % modules
+    first, second = np.triu_indices(n, 1)
+    inside = module[first] == module[second]
+    edges = np.stack([first[inside], second[inside]])
+    names = [f"G{k:02d}" for k in range(n)]
+    CellGraph(names, {"module": np.concatenate([edges, edges[::-1]], 1)}).save(folder / "cell.cellgraph")
+    block = random.normal(size=(modules, modules))
+    block = block + block.T
+    block = block - block.mean(0) - block.mean(1)[:, None] + block.mean()  # single genes have no effect
+    y = block[module[first], module[second]] + 0.3 * random.normal(size=len(first))
+    pairs = [[names[a], names[b]] for a, b in zip(first.tolist(), second.tolist(), strict=True)]
+    Screen(pairs, {"gene_interaction": y}).save(folder / "screen.parquet")
+    return folder
+
+
+BEST = "profile-propagation"
+
+
+def measured(
+    folder: Path, planted: Path, permute: str = "none", models: tuple[str, ...] = (BEST,), seeds: int = 1
+) -> Any:
+    said: list[str] = []
+    own = {"planted": planted / "screen.parquet"}
+    problems = run(
+        folder,
+        own=own,
+        cell=planted / "cell.cellgraph",
+        models=models,
+        seeds=seeds,
+        permute=permute,
+        samples=50,
+        say=said.append,
+    )
+    assert problems == []
+    name = "benchmark" if permute == "none" else f"benchmark-{permute}"
+    result = json.loads((folder / f"{name}.json").read_text())
+    means = {(t["split"], row["model"]): row["mean"]["value"] for t in result["tables"] for row in t["rows"]}
+    return means, result, said
+
+
+def test_networks_give_the_gain_and_labels_everything(planted: Path, tmp_path: Path) -> None:
+    means, result, said = measured(tmp_path, planted, models=("soft-impute", BEST), seeds=2)
+    assert said[0] == "8 cells, 0 of them finished before"
+    assert means["unseen genes", "profile-propagation"] > 0.7
+    assert means["random", "profile-propagation"] > 0.8
+    unseen = next(t for t in result["tables"] if t["split"] == "unseen genes")
+    behind = next(row["less_than_best"] for row in unseen["rows"] if row["model"] == "soft-impute")
+    assert behind["high"] < 0  # it knows nothing about unseen genes
+    assert next(row for row in unseen["rows"] if row["default"])["model"] == "profile-propagation"
+    text = (tmp_path / "benchmark.md").read_text()
+    assert "### planted, unseen genes: Pearson's r" in text
+    assert "| profile-propagation * |" in text
+    assert "<table>" in (tmp_path / "benchmark.html").read_text()
+    # Permuted networks take the gain away, permuted labels everything.
+    networks = measured(tmp_path, planted, "networks")[0]
+    assert networks["unseen genes", "profile-propagation"] < 0.3
+    labels = measured(tmp_path, planted, "labels")[0]
+    assert abs(labels["random", "profile-propagation"]) < 0.15
+    assert "CONTROL: labels" in (tmp_path / "benchmark-labels.md").read_text()
+    # Nothing is run twice; controls are kept apart.
+    again, _, said = measured(tmp_path, planted, models=("soft-impute", BEST), seeds=2)
+    assert said[0] == "8 cells, 8 of them finished before"
+    assert again == means
+
+
+def test_candidates_are_chosen_by_validation(planted: Path, tmp_path: Path) -> None:
+    screen = own_screen("planted", planted / "cell.cellgraph", planted / "screen.parquet")
+    rows = cells([screen], ["soft-impute model.options.threshold=0.3,50"], ["random"], [0])
+    assert len(rows) == 1
+    assert run_all(tmp_path, rows, 1, lambda _: None) == []
+    found = json.loads((tmp_path / rows[0].place / "cell.json").read_text())
+    assert found["chosen_words"][-1] == "model.options.threshold=0.3"
+    first, second = (one["mse"] for one in found["validation_of_candidates"])
+    assert first < second
+    assert not (tmp_path / rows[0].place / "run").exists()  # only the result and the predictions are kept
+
+
+def test_a_cell_that_fails_leaves_the_others(planted: Path, tmp_path: Path) -> None:
+    screen = own_screen("planted", planted / "cell.cellgraph", planted / "screen.parquet")
+    good = cells([screen], ["mean"], ["random"], [0])
+    words = tuple(word.replace("screen.parquet", "none.parquet") for word in good[0].candidates[0])
+    bad = Cell("planted", "random", 0, "bad", (words,))
+    problems = run_all(tmp_path, [bad, *good], 1, lambda _: None)
+    assert len(problems) == 1
+    assert "none.parquet: there is no such file" in problems[0]
+    assert (tmp_path / good[0].place / "cell.json").is_file()
+    assert not (tmp_path / bad.place / "cell.json").exists()
+
+
+def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'colins2007': there is no such screen \(did you mean 'collins2007'\?\)"):
+        run(tmp_path, screens=["colins2007"])
+    with pytest.raises(ConfigError, match="public screens need --from DIR"):
+        run(tmp_path, screens=["collins2007"])
+    with pytest.raises(ConfigError, match="--own needs --cell FILE"):
+        run(tmp_path, own={"a": planted / "screen.parquet"})
+    with pytest.raises(ConfigError, match="has no such split; it has random, unseen genes"):
+        run(tmp_path, screens=["demo"], splits=["query pairs"])
+    with pytest.raises(ConfigError, match=r"data\.permute"):
+        run(tmp_path, screens=["demo"], permute="genes")
+
+
+@pytest.mark.full
+def test_several_at_a_time_give_the_same(planted: Path, tmp_path: Path) -> None:
+    own, cell = {"planted": planted / "screen.parquet"}, planted / "cell.cellgraph"
+    found = []
+    for jobs in (1, 2):
+        run(tmp_path / str(jobs), own=own, cell=cell, models=["mean", "soft-impute"], seeds=1, jobs=jobs, samples=5)
+        found.append(json.loads((tmp_path / str(jobs) / "benchmark.json").read_text())["tables"][0]["rows"][1]["seeds"])
+    assert found[0] == pytest.approx(found[1], abs=1e-6)

@@ -1,0 +1,55 @@
+"""Bootstrap intervals against the plain scores of experiments that are really repeated."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numpy.random import default_rng
+from scipy.stats import pearsonr
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from knockgraph.benchmark.intervals import interval, mean_over_seeds, resampled
+
+
+def test_samples_are_scores_of_repeated_experiments() -> None:
+    random = default_rng(0)
+    y = random.normal(size=200)
+    predicted = {"good": y + random.normal(size=200), "bad": random.normal(size=200), "constant": np.ones(200)}
+    found = resampled(y, predicted, classes=False, samples=3, seed=7)["pearson"]
+    draws = default_rng(7).multinomial(200, np.full(200, 1 / 200), size=4)
+    for model in ("good", "bad"):
+        assert found[model][0] == pytest.approx(pearsonr(y, predicted[model]).statistic)
+        for sample, count in zip(found[model][1:], draws[1:], strict=True):
+            again = pearsonr(np.repeat(y, count), np.repeat(predicted[model], count)).statistic
+            assert sample == pytest.approx(again)
+    assert np.isnan(found["constant"]).all()
+    assert math.isnan(interval(found["constant"]).value)
+
+
+def test_classes_with_ties() -> None:
+    random = default_rng(1)
+    y = (random.random(300) < 0.2).astype(float)
+    p = np.round(y + random.normal(size=300), 0)  # many ties
+    found = resampled(y, {"m": p}, classes=True, samples=2, seed=3)
+    draws = default_rng(3).multinomial(300, np.full(300, 1 / 300), size=3)
+    draws[0] = 1
+    for k, count in enumerate(draws):
+        truth, score = np.repeat(y, count), np.repeat(p, count)
+        assert found["auroc"]["m"][k] == pytest.approx(roc_auc_score(truth, score))
+        assert found["average_precision"]["m"][k] == pytest.approx(average_precision_score(truth, score))
+
+
+def test_a_paired_difference_is_tighter_than_its_parts() -> None:
+    random = default_rng(2)
+    y = random.normal(size=500)
+    first = y + random.normal(size=500)
+    both = {"first": first, "second": first + 0.1 * random.normal(size=500)}
+    found = resampled(y, both, classes=False, samples=400, seed=0)["pearson"]
+    one, gap = interval(found["first"]), interval(found["first"] - found["second"])
+    assert one.low < one.value < one.high
+    assert gap.high - gap.low < 0.3 * (one.high - one.low)
+    # The interval is that of the textbook: r ± 1.96 (1 − r²) / √n.
+    assert one.high - one.low == pytest.approx(2 * 1.96 * (1 - one.value**2) / math.sqrt(500), rel=0.2)
+    assert mean_over_seeds([np.array([1.0, 2.0]), np.array([3.0, 6.0])]).tolist() == [2.0, 4.0]
