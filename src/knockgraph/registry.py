@@ -62,6 +62,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "model": {
         "hetero": "knockgraph.models.hetero:HeteroCellModel",
         "dango": "knockgraph.models.dango:Dango",
+        "residual": "knockgraph.models.residual:ResidualModel",
         "additive": "knockgraph.models.toy:AdditiveModel",
         "constant": "knockgraph.models.toy:ConstantModel",
     },
