@@ -18,9 +18,12 @@ def models(json_: Json = None) -> None:
     from knockgraph.train.explained import members
 
     found = {kind: members(kind) for kind in ("model", "baseline")}
-    _list({f"model={name}": what for name, what in found["model"].items()})
-    out.print("\nbaselines, fitted beside every run (trainer.baselines=[NAME,…]) or alone ('knockgraph baselines'):")
-    _list(found["baseline"])
+    shared = found["baseline"].keys() - {"additive"}  # that one is also a model that is trained
+    _list({f"model={name}": what for name, what in found["model"].items() if name not in shared})
+    out.print(
+        "\nbaselines, fitted at once, also beside a run (trainer.baselines=[NAME,…]) or by 'knockgraph baselines':"
+    )
+    _list({f"model={name}" if name in shared else name: what for name, what in found["baseline"].items()})
     out.print("\noptions of one: knockgraph options model=hetero; your own model: docs/extend.md")
     write_json(json_, {"models": found["model"], "baselines": found["baseline"]})
 
