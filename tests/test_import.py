@@ -91,7 +91,7 @@ def test_names_are_listed_before_they_are_used() -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("knockgraph be", {"bench"}),
+        ("knockgraph be", {"bench", "benchmark"}),
         ("knockgraph bench ", {"loader", "strategies", "step", "learn", "tune"}),
         ("knockgraph bench step --scale ", {"demo", "yeast", "human"}),
         ("knockgraph bench step --sca", {"--scale"}),

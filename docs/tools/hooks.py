@@ -24,5 +24,5 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def front_page(readme: str) -> str:
     """The README with its links and pictures as seen from ``docs/``."""
     readme = PICTURE.sub(r"![\1](\2-light.svg#only-light)\n![\1](\2-dark.svg#only-dark)", readme)
-    readme = readme.replace("](docs/", "](")
+    readme = readme.replace("](docs/", "](").replace("[CITATION.cff](CITATION.cff)", "`CITATION.cff`")
     return readme.replace("](CONTRIBUTING.md", "](contributing.md").replace("](CHANGELOG.md", "](changelog.md")

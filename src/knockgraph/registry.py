@@ -108,9 +108,14 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "yeast-scale": "knockgraph.sources.yeast_scale:YeastScale",
         "tables": "knockgraph.sources.graph_tables:Tables",
         "table": "knockgraph.sources.tables:Table",
+        "pyg": "knockgraph.sources.pyg:Pyg",
+        "torchcell": "knockgraph.sources.torchcell:Torchcell",
         "yeast": "knockgraph.sources.presets:Yeast",
         "yeast-lite": "knockgraph.sources.presets:YeastLite",
         "yeast-clean": "knockgraph.sources.presets:YeastClean",
+        "dango-string9_1": "knockgraph.sources.presets:DangoString9_1",
+        "dango-string11_0": "knockgraph.sources.presets:DangoString11_0",
+        "dango-string12_0": "knockgraph.sources.presets:DangoString12_0",
         "collins2007": "knockgraph.sources.presets:Collins2007",
         "costanzo2016": "knockgraph.sources.presets:Costanzo2016",
         "kuzmin2018": "knockgraph.sources.presets:Kuzmin2018",
@@ -150,6 +155,7 @@ ABOUT: dict[str, dict[str, str]] = {
         "additive": "one effect per gene, by ridge regression",
         "ridge-pairs": "effects of genes and of pairs, by ridge regression",
         "low-rank": "effects of genes, and of pairs as products of learned vectors",
+        "boosting": "boosted regression trees on features of the genotype",
         "soft-impute": "the matrix of pairs completed by one of low rank",
         "profile-propagation": "pair-gp, and unseen genes take the profiles of similar ones: the best on pairs",
     },
@@ -224,7 +230,10 @@ def find(kind: str, name: str) -> Any:
 
 def about(kind: str, name: str) -> str:
     """What a name stands for, in a line."""
-    return ABOUT.get(kind, {}).get(name) or summary(find(kind, name))
+    said = ABOUT.get(kind, {}).get(name)
+    if said is None and kind == "model":  # baselines are models, too
+        said = ABOUT["baseline"].get(name)
+    return said or summary(find(kind, name))
 
 
 def create(kind: str, name: str, *arguments: Any, **options: Any) -> Any:

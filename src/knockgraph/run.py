@@ -8,6 +8,7 @@ from pathlib import Path
 from knockgraph.evaluate import evaluate_part, verdict
 from knockgraph.files import write_json
 from knockgraph.models.fitted import FittedModel
+from knockgraph.models.model import parameter_counts
 from knockgraph.profile.training import watch
 from knockgraph.report.training import write_report
 from knockgraph.train import checkpoints
@@ -40,6 +41,7 @@ def _finish(config: Config, data: TrainingData, task: Task, directory: Path, sec
     result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    result["parameters_by_part"] = parameter_counts(task.model)
     result["warnings"] = task.warnings
     if isinstance(task.model, FittedModel):
         result["chosen"] = task.model.baseline.chosen()

@@ -15,7 +15,7 @@ import torch
 from strategy_cases import CASES
 
 import knockgraph as kg
-from knockgraph.bench.strategies import FULL_SCREEN, VARIANTS, bench_strategies
+from knockgraph.bench.strategies import FULL_SCREEN, VARIANTS, bench_sizes, bench_strategies
 from knockgraph.report import strategies as report_strategies
 from knockgraph.strategies.device_vectorized import DeviceVectorized
 
@@ -48,7 +48,7 @@ def test_fields(report: dict[str, Any]) -> None:
         assert r["exact"] == (r["name"] != "neighborhood")
         assert r["peak_bytes"] >= 0
         assert r["host_syncs"] is None  # there is no device to wait for
-        assert r["memory"]["device tables"] >= 0
+        assert r["memory"]["device tables"] == sum(r["tables"].values())
         assert r["speed_relative_to_lazy_mask"] > 0
         assert ("disk_bytes_full_screen_extrapolated" in r) == (r["placement"] == "stored")
     by_name = {r["name"]: r for r in report["results"]}
@@ -157,3 +157,25 @@ def test_other_errors_are_not_taken_for_memory(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(DeviceVectorized, "__call__", broken)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         bench_strategies(CASE.graph, CASE.batch, channels=2, repeats=1, only=["device-vectorized"])
+
+
+def test_several_batch_sizes_and_numbers_of_deletions() -> None:
+    told: list[str] = []
+    genotypes = [[0, 1, 2], [2, 1, 3], [4, 0, 1], [3, 4, 0]]
+    only = ["lazy-mask", "device-inplace", "node-mask"]
+    made = bench_sizes(CASE.graph, genotypes, [2, 4], [1, 2, 3], told.append, channels=2, repeats=1, only=only)
+    found = [(r["name"], r["samples"], r["deletions"]) for r in made["results"]]
+    assert found == [(name, size, count) for size in (2, 4) for count in (1, 2, 3) for name in only]
+    by_place = dict(zip(found, made["results"], strict=True))
+    for size in (2, 4):
+        moved = [by_place["node-mask", size, count]["bytes_moved"] for count in (1, 2, 3)]
+        assert moved[1] - moved[0] == moved[2] - moved[1] == 2 * 8 * size  # a gene and its sample, int64, each
+        assert by_place["lazy-mask", size, 1]["layer_relative_to_lazy_mask"] == 1.0
+        assert by_place["device-inplace", size, 1]["tables"]["base masks"] == CASE.graph.num_edges * (size + 1)
+    assert told[0] == "lazy-mask, 2 samples with 1 deletions"
+    assert "batch 3 and 5 (the wild type included)" in report_strategies.conditions(made)
+    assert report_strategies.rows(made)[-1][0] == "node-mask 4×3"
+    assert [line.split(",")[0] for line in report_strategies.tables(made)] == ["lazy-mask", "device-inplace"]
+    assert "node-mask 2×1" in report_strategies.html(made)
+    with pytest.raises(kg.StrategyError, match="4 genotypes to take batches of 5 from; choose a smaller batch size"):
+        bench_sizes(CASE.graph, genotypes, [5], [1])

@@ -47,8 +47,9 @@ def test_names_of_the_specification() -> None:
     assert data[GPR].hyperedge_index.tolist() == [[0, 1, 2], [0, 0, 1]]
     assert data[RMR].hyperedge_index.tolist() == [[0, 0, 1, 1, 2], [0, 1, 0, 1, 1]]
     assert data[RMR].stoichiometry.tolist() == [-1.0, 2.0, -1.0, 2.0, -1.0]
-    assert data[RMR].reaction_to_genes == {0: ["A", "B"], 1: ["C"], 2: []}
-    assert data[RMR].reaction_to_genes_indices == {0: [0, 1], 1: [2], 2: []}
+    assert data[RMR].reaction_to_genes == {0: ["A", "B"], 1: ["C"]}
+    assert data[RMR].reaction_to_genes_indices == {0: [0, 1], 1: [2]}
+    assert data[GPR].num_edges == 2
     assert data.validate()
 
 

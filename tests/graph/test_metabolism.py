@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from knockgraph import CellGraph
 from knockgraph.errors import GraphError, UnknownGeneError
 from knockgraph.graph.metabolism import Metabolism
 from knockgraph.graph.reaction import Reaction
@@ -417,6 +418,9 @@ def test_yeast_gem_has_the_published_sizes() -> None:
     assert m.num_reactions == 7122
     assert m.num_reactions_with_genes == 4881
     assert m.num_gpr == 5450
+    data = CellGraph(genes, {}, m).to_hetero_data()
+    assert data["gene", "gpr", "reaction"].num_edges == 4881
+    assert len(data["reaction", "rmr", "metabolite"].reaction_to_genes) == 4881
     assert m.num_metabolites == 2806
     assert m.num_rmr == 26325
     assert m.num_genes_required == len(genes) == 1161

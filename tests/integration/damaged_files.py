@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
+from torch_geometric.data import InMemoryDataset
 
-from knockgraph import CellGraph, Metabolism, PerturbationBatch, Reaction, Screen, Split, splits
+from knockgraph import CellGraph, Metabolism, PerturbationBatch, PerturbationDataset, Reaction, Screen, Split, splits
 from knockgraph.graph import GeneNames
 from knockgraph.predict import read_names
 from knockgraph.profile.settings import read_profile
@@ -35,11 +36,14 @@ from knockgraph.sources import (
     string,
     tables,
     tflink,
+    torchcell,
     yeast_gem,
     yeastract,
 )
 from knockgraph.sources.names import AsWritten, NameResolver
+from knockgraph.sources.pyg import Pyg
 from knockgraph.sources.report import FileReport, ImportReport
+from knockgraph.sources.source import ScreenOptions
 from knockgraph.strategies import create
 from knockgraph.traces.categories import Categories
 from knockgraph.traces.summary import summarise_file
@@ -309,6 +313,12 @@ def _cached(path: Path) -> Path:
     return path.parent / "cache" / "reactions" / f"{name}.safetensors"
 
 
+def write_samples(path: Path) -> None:
+    InMemoryDataset.save(
+        list(PerturbationDataset(sample_screen().bind(GRAPH, unknown="drop", missing="drop"), GRAPH)), path
+    )
+
+
 def run_config(path: Path) -> None:
     path.write_text(config.dump(config.compose()))
 
@@ -329,6 +339,13 @@ EDGES = "gene_a,gene_b,weight\nYAL001C,YAL002W,0.5\nYAL002W,YAL003W,1e-3\n"
 ARROWS = EDGES.replace("gene_a,gene_b", "source,target")
 NAMED = "gene,standard,aliases\nYAL001C,TFC3,a|b\nYAL002W,,\n"
 TABLE = "genotype,fitness,fitness.std,source\nWT,1.0,0.1,mine\nYAL001C+YAL002W,0.5,,mine\nYAL003W,0.25,0.2,other\n"
+EXPERIMENT = {
+    "experiment": {
+        "dataset_name": "one",
+        "genotype": {"perturbations": [{"systematic_gene_name": "YAL001C", "perturbation_type": "deletion"}]},
+        "phenotype": {"label_name": "fitness", "label_statistic_name": "fitness_std", "fitness": 0.5, "fitness_std": 1},
+    }
+}
 METRICS = "epoch,step,train/loss,val/mse\n0,0,0.5,\n0,1,0.25,\n0,1,,0.125\n"
 STATE = {"epoch": 1, "lr": [0.5], "weights": {"w": GRAPH.features["length"]}}
 
@@ -376,6 +393,12 @@ READERS: dict[str, Reader] = {
     "table of experiments": text("my.csv", TABLE, tables.read_table),
     "table of experiments, tabs": text("my.tsv", TABLE.replace(",", "\t"), tables.read_table),
     "table of genotypes": text("my.csv", TABLE, tables.read_genotypes),
+    "PyG samples": Reader("x.pt", write_samples, lambda p: Pyg().screen(p, ScreenOptions(), ImportReport("pyg"))),
+    "record of torchcell": Reader(
+        "r.json",
+        json.dumps(EXPERIMENT),
+        lambda p: torchcell.screen_of([("0", p.read_bytes())], p.parent, FileReport("t", p)),
+    ),
     "table in Parquet": Reader("my.parquet", lambda p: sample_screen().save(p), tables.read_table),
     "list of genes": Reader("genes.txt", "YAL001C\nYAL002W\n", read_names),
     "cell graph": Reader("x.cellgraph", GRAPH.save, CellGraph.load),

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from browser import Browser, Tab, chromium
 
 ROOT = Path(__file__).parents[2]
 # What a browser fetches by itself; links that a reader follows are no trouble.
@@ -67,6 +68,32 @@ def test_the_reference_shows_docstrings_not_their_markup(site: Path) -> None:
         assert re.search(rf'id="knockgraph\.[a-z_.]*{name}"', text), name
     assert "<math" in text
     assert not re.search(r":(?:math|class|func|meth|data|attr|mod):|\.\. math::", text)
+
+
+SEARCH = """new Promise(done => {
+  const field = document.querySelector('.md-search__input');
+  field.focus();
+  field.value = 'keep-vector';
+  field.dispatchEvent(new KeyboardEvent('keyup'));
+  const start = Date.now();
+  const look = () => {
+    const found = [...document.querySelectorAll('.md-search-result__item a')].map(link => link.href);
+    if (found.length || Date.now() - start > 20000) done([field.getClientRects().length, found]);
+    else setTimeout(look, 100);
+  };
+  look();
+})"""
+
+
+def test_the_search_works_from_the_disk(site: Path, tmp_path: Path) -> None:
+    program = chromium()
+    if program is None:
+        pytest.skip("there is no Chromium")
+    with Browser(program, tmp_path) as browser:
+        seen, found = Tab(browser, site / "start.html", 1280, "light").evaluate(SEARCH)
+    assert seen
+    assert any("api.html#knockgraph.PerturbedGraphs" in link for link in found)
+    assert all(link.startswith(site.resolve().as_uri()) for link in found)
 
 
 def test_tags_of_the_tests_are_not_shown(site: Path) -> None:

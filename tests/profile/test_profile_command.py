@@ -46,6 +46,11 @@ def test_a_comparison(command: Command, tmp_path: Path) -> None:
     assert by["model"] * by["strategy"] == pytest.approx(d["slower_steps"], rel=1e-9)
     assert result["middle"]["setting"] == "hetero+node-mask"
     assert {x["condition"] for x in result["differences"]} >= {"model", "strategy", "graphs per step"}
+    for key in "ab":
+        assert list(result[key]["runs"]) == ["full", "empty", "model-only"]
+    assert list(result["middle"]["runs"]) == ["full"]
+    assert "Full = empty + model + unexplained" in out
+    assert "Everything but the model takes" in out
     lines = [line.strip() for line in out.splitlines()]
     assert lines.index("Unequal conditions") < lines.index("An epoch") < lines.index("The ratio of the epochs")
     page = (tmp_path / "c.html").read_text()

@@ -15,6 +15,7 @@ from knockgraph.errors import ConfigError, FileFormatError, KnockgraphError
 from knockgraph.profile import explain
 from knockgraph.profile.compare import compared, decomposed, differences, halfway, localised, phase_differences, times
 from knockgraph.profile.settings import setting, words
+from knockgraph.report import profile as report
 from knockgraph.train.config import compose, dump
 
 
@@ -123,6 +124,22 @@ def test_the_model_and_the_strategy_told_apart() -> None:
     assert "use strategy=node-mask" in text
     equal = compared(a, b, profile("hetero", {phases.FORWARD: 29.9}))
     assert "use strategy=node-mask" not in explain.comparison(equal)  # it was measured not to be the reason
+
+
+def test_a_comparison_localises_both_sides() -> None:
+    def made(full: float, empty: float, alone: float) -> dict[str, Any]:
+        found = profile(spent={phases.FORWARD: full})
+        for name, seconds in (("empty", empty), ("model-only", alone)):
+            found["runs"][name] = profile(spent={phases.FORWARD: seconds})["runs"]["full"]
+        return found
+
+    a, b = made(1.0, 0.2, 0.9), made(4.0, 0.3, 4.1)
+    text = explain.comparison(compared(a, b))
+    assert "Everything but the model takes 20 ms and 30 ms (empty task), the model adds 70 ms and 380 ms" in text
+    assert "+10 ms and -10 ms are unexplained" in text
+    (shown,) = (rows for title, _, rows in report.tables(compared(a, b)) if title.startswith("Full = empty"))
+    assert shown[1] == ["what the model adds (stored batch)", "70 ms", "380 ms", "+310 ms"]
+    assert "Everything but" not in explain.comparison(compared(a, profile()))  # an earlier result without them
 
 
 def test_the_device_clock_explains_where_there_is_one() -> None:

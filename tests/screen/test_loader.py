@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 from knockgraph import KnockgraphError, PerturbationBatch, Screen, ScreenError, ScreenLoader
 from knockgraph.screen import EpochOrder
 from knockgraph.screen import loader as loader_module
+from knockgraph.screen.ahead import copied_ahead
 
 sizes = st.integers(1, 40)
 batch_sizes = st.integers(1, 9)
@@ -431,3 +432,57 @@ def test_on_the_device():
         ScreenLoader(there, batch_size=7, num_workers=1)
     state = ScreenLoader(here, batch_size=7).state_dict()
     ScreenLoader(there, batch_size=7).load_state_dict(state)  # the same data, wherever it lives
+
+
+# Copied ahead
+
+
+@given(st.integers(1, 25), st.integers(1, 7), st.integers(0, 5))
+@examples
+def test_batches_copied_ahead_are_the_same_and_resume_the_same(n, b, stop):
+    """The position is that of the batch in hand, not of the one that is under way."""
+    screen, cpu = bound(n), torch.device("cpu")
+    plain, ahead = (ScreenLoader(screen, batch_size=b, ahead=place) for place in (None, cpu))
+    seen, states = [], []
+    for batch in ahead:
+        seen.append(batch)
+        states.append(ahead.state_dict())
+    expected, expected_states = [], []
+    for batch in plain:
+        expected.append(batch)
+        expected_states.append(plain.state_dict())
+    assert_same_batches(seen, expected)
+    assert states == expected_states
+    again = ScreenLoader(screen, batch_size=b, ahead=cpu)
+    again.load_state_dict(states[min(stop, len(states) - 1)])
+    assert_same_batches(list(again), expected[min(stop, len(states) - 1) + 1 :])
+
+
+def test_one_batch_is_under_way_while_another_is_in_hand():
+    made = []
+
+    def source():
+        for k in range(4):
+            made.append(k)
+            yield PerturbationBatch.from_lists([[k]], 9)
+
+    moved = copied_ahead(source(), torch.device("cpu"))
+    found = [(int(batch.perturbation_indices), len(made)) for batch in moved]
+    assert found == [(0, 2), (1, 3), (2, 4), (3, 4)]
+    assert list(copied_ahead([], torch.device("cpu"))) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_copied_ahead_on_a_side_stream(num_workers):
+    screen, cuda = bound(200), torch.device("cuda")
+    options = {"batch_size": 7, "num_workers": num_workers, "pin_memory": True}
+    ahead = ScreenLoader(screen, ahead=cuda, **options)
+    seen = []
+    for batch in ahead:
+        assert batch.device.type == "cuda"
+        torch.randn(2000, 2000, device="cuda") @ torch.randn(2000, 2000, device="cuda")  # keeps the stream busy
+        seen.append(batch.to("cpu"))
+    ahead.close()
+    assert_same_batches(seen, list(ScreenLoader(screen, batch_size=7)))

@@ -318,3 +318,27 @@ def test_dataset_is_a_pyg_dataset_with_subsets():
     part = kg.PerturbationDataset(screen, cell())[np.array([7, 2])]
     (batch,) = DataLoader(part, 2, follow_batch=FOLLOW)
     assert_same_batch(PerturbationBatch.from_hetero_batch(batch), slow_batch(screen, [7, 2]))
+
+
+def test_masks_of_reactions_and_metabolites():
+    reactions = [
+        kg.Reaction("both", {"x": -1.0, "y": 1.0}, gene_rule="YAL001C and YBL001C"),
+        kg.Reaction("either", {"x": -1.0}, gene_rule="YAL001C or YBL001C"),
+        kg.Reaction("free", {"y": -1.0}),
+    ]
+    plain = cell()
+    metabolism = kg.Metabolism.from_reactions(reactions, {g: i for i, g in enumerate(GENES)})
+    graph = kg.CellGraph(plain.genes, dict(plain.relations), metabolism)
+    screen = Screen([["YAL001C"], [], ["YBL001C"]], {"fitness": [1, 2, 3]}).bind(graph)
+    dataset = kg.PerturbationDataset(screen, graph)
+    names = list(metabolism.reactions)
+    dead = [{names[r] for r in sample["reaction"].pert_mask.nonzero().flatten().tolist()} for sample in dataset]
+    assert [len(d) for d in dead] == [2, 0, 2]
+    for sample in dataset:
+        assert sample["reaction"].num_nodes == len(names) == 4
+        assert torch.equal(sample["reaction"].mask, ~sample["reaction"].pert_mask)
+        assert sample["metabolite"].mask.tolist() == [True, True]
+        assert not sample["metabolite"].pert_mask.any()
+    (batch,) = DataLoader(dataset, 3, follow_batch=FOLLOW)
+    alive = metabolism.reactions_alive(PerturbationBatch.from_hetero_batch(batch).keep())
+    assert torch.equal(batch["reaction"].mask.reshape(3, 4).T, alive)

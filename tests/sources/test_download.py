@@ -1,5 +1,6 @@
 """Downloads from a local server that cuts connections, stalls, serves wrong bytes, changes its mind."""
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -42,6 +43,7 @@ class Server(ThreadingHTTPServer):
         self.length = True
         self.redirect = ""  # where to send the visitor
         self.drip = 0.0  # seconds between bytes
+        self.header_drip = 0.0
         self.endless = False
         self.claimed: str | None = None  # a Content-Length of its own
         self.asked: list[str | None] = []  # the Range of every request
@@ -63,6 +65,13 @@ class Handler(BaseHTTPRequestHandler):
         s.asked.append(wanted)
         if s.statuses:
             self.send_error(s.statuses.pop(0))
+            return
+        if s.header_drip:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            with contextlib.suppress(OSError):
+                for _ in range(200):
+                    self.wfile.write(b"a")
+                    time.sleep(s.header_drip)
             return
         if s.redirect:
             self.send_response(302)
@@ -331,6 +340,14 @@ def test_a_byte_per_connection_is_no_gain(server: Server, tmp_path: Path) -> Non
     server.cut_after = [1] * 1000
     with pytest.raises(DownloadError, match=r"after 5 attempts \(the connection was cut\); 5 bytes are kept"):
         get(server, tmp_path)
+
+
+def test_headers_that_never_end_are_a_stall(server: Server, tmp_path: Path) -> None:
+    """Each byte is in time; the end of the headers is not."""
+    server.header_drip = 0.02
+    with pytest.raises(DownloadError, match=r"could not be fetched after 2 attempts \(no byte came for 0\.2 s\)"):
+        fetch(wanted(server), tmp_path, timeout=0.2, attempts=2, pause=0)
+    assert len(server.asked) == 2
 
 
 def test_a_byte_now_and_then_is_a_stall(server: Server, tmp_path: Path) -> None:

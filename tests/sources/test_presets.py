@@ -268,6 +268,41 @@ def test_real_networks(real: Path) -> None:
     }
 
 
+def test_the_cell_of_dango(folder: Path) -> None:
+    only = folder / "string"
+    only.mkdir()
+    (only / "SGD_features.tab.gz").write_bytes((folder / "genes" / "SGD_features.tab.gz").read_bytes())
+    header = "protein1 protein2 neighborhood fusion cooccurence coexpression experimental database\n"
+    rows = "4932.YAL001C 4932.YAL002W 1 2 3 4 5 6\n4932.YAL001C 4932.YAL003W 0 0 0 0 7 0\n"
+    write(only / "4932.protein.links.detailed.v9.1.txt", header + rows)
+    write(only / "4932.protein.links.detailed.v11.0.txt", "protein1 protein2 fusion\n4932.YAL001C 4932.YAL002W 5\n")
+    graph, report = build_graph("dango-string9_1", only)
+    channels = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database")
+    assert list(graph.relations) == [f"string9_1_{name}" for name in channels]
+    assert graph.relations["string9_1_experimental"].num_edges == 4
+    assert graph.metabolism is None
+    assert report.files[-1].notes == []
+    graph, report = build_graph("dango-string11_0", only)
+    assert list(graph.relations) == ["string11_0_fusion"]
+    assert report.files[-1].notes == [
+        "the file lacks 5 of the six channels: neighborhood, cooccurence, coexpression, experimental, database"
+    ]
+    with pytest.raises(KnockgraphError, match=r"string12\.0-channels|v12\.0"):
+        build_graph("dango-string12_0", only)
+
+
+def test_real_cell_of_dango(real: Path) -> None:
+    graph, report = build_graph("dango-string9_1", real)
+    edges = {name: relation.num_edges for name, relation in graph.relations.items()}
+    assert edges == {
+        "string9_1_neighborhood": 91_202,
+        "string9_1_fusion": 2_716,
+        "string9_1_cooccurence": 5_318,
+        "string9_1_database": 66_972,
+    }
+    assert report.files[-1].notes == ["the file lacks 2 of the six channels: coexpression, experimental"]
+
+
 def test_real_string_channels_against_plain_python(real: Path) -> None:
     path = real / "string" / "4932.protein.links.detailed.v9.1.four-channels.txt.gz"
     names = ["neighborhood", "fusion", "cooccurence", "database"]

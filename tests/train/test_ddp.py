@@ -152,11 +152,24 @@ def test_one_process_of_torchrun(runs: Runs, tmp_path: Path) -> None:
     assert Path(f"{tmp_path}/alone-group.txt").read_text() == "1 Ranks"
 
 
+@pytest.mark.gpu
+def test_one_process_of_torchrun_on_a_gpu(tmp_path: Path) -> None:
+    """NCCL's group of one: the step is replayed there, too, and learns the same."""
+    gpu = ["trainer.accelerator=gpu", "trainer.precision=32-true", "model.options.channels=16"]
+    (rank,) = start(tmp_path / "alone", *gpu, before=in_a_group, ranks=1)
+    rank.wait()
+    assert Path(f"{tmp_path}/alone-group.txt").read_text() == "1 Ranks, replayed"
+    one(tmp_path / "one", *gpu)
+    found, expected = (curves(tmp_path / name / "metrics.csv")["train/loss"] for name in ("alone", "one"))
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
 def in_a_group() -> None:
     class Told(Task):
         def on_train_end(self) -> None:
             group = f"{torch.distributed.get_world_size()} {type(self.trainer.strategy).__name__}"
-            Path(f"{os.environ['RECORD']}-group.txt").write_text(group)
+            replayed = "" if self._recorded is None else ", replayed"
+            Path(f"{os.environ['RECORD']}-group.txt").write_text(group + replayed)
 
     run_module.Task = Told  # type: ignore[misc]
 

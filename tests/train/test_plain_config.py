@@ -32,8 +32,9 @@ def test_every_member_of_every_group(member: str) -> None:
         [
             "model.options.channels=8",
             "++model.options.messages.layers=2",
+            "loss=composite",
             "loss.options.gather=none",
-            "+loss.options.x=.5",
+            "+loss.options.temperature=.5",
         ],
         ["trainer.accumulate={0:2,4:8}", "data.relations=[physical,regulatory]", "trainer.early_stopping=null"],
         ["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"],
@@ -53,7 +54,7 @@ def test_overrides(overrides: list[str]) -> None:
     [
         ("banana=1", "config key 'banana': there is no such key"),
         ("trainer.banana=1", r"config key 'trainer\.banana': there is no such key"),
-        ("trainer.max_epochs=many", r"config key 'trainer\.max_epochs': 'many' is not of type int"),
+        ("trainer.max_epochs=many", r"config key 'trainer\.max_epochs': 'many' is not an integer"),
         ("trainer.max_epochs=2.5", r"config key 'trainer\.max_epochs'"),
         ("trainer.devices=true", r"config key 'trainer\.devices'"),
         ("optimizer.betas=[0.9,high]", r"config key 'optimizer\.betas\[1\]'"),
@@ -67,7 +68,7 @@ def test_overrides(overrides: list[str]) -> None:
         ("word", "'word' is not key=value"),
         ("model=" + "x" * 400, "there is no model=xxx"),
         ("seed={", r"'\{' is not a value"),
-        ("trainer.profile_window=[[1],1,1]", r"'trainer\.profile_window\[0\]': \[1\] is not of type int"),
+        ("trainer.profile_window=[[1],1,1]", r"'trainer\.profile_window\[0\]': \[1\] is not an integer"),
     ],
 )
 def test_refusals(override: str, text: str) -> None:

@@ -182,7 +182,7 @@ def test_tables(finished: Path, tmp_path: Path) -> None:
     [
         ("no.csv", None, "there is no such file"),
         ("no.parquet", None, "there is no such file"),
-        ("bad.csv", "gene,fitness\nA,1\n", "has no column 'genotype'"),
+        ("bad.csv", "weight,fitness\nA,1\n", "has no column 'genotype'"),
         ("bad.csv", f"genotype\n{A}++{B}\n", "has an empty gene name"),
         ("bad.parquet", "text", "is not a readable screen"),
     ],

@@ -74,13 +74,13 @@ def test_a_collapse_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(HeteroLayer, "forward", collapse)
     said, result = trained(tmp_path / "run", *SMALL, "trainer.max_epochs=3", "data.experiments=160")
     (text,) = result["warnings"]
-    assert text.startswith("the genes' states have become alike (mean cosine 1.000 after layer 2, ")
+    assert text.startswith("the gene states have become nearly identical (mean cosine 1.000 after layer 2, ")
     assert "try " in text
     assert "or an optimizer.lr below 0.001" in text
     assert said.count(f"warning: {text}") in (1, 2)  # during the run (then with that moment's figures) and at its end
-    assert sum("have become alike" in line for line in said) == 2
+    assert sum("have become nearly identical" in line for line in said) == 2
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "<strong>Warning:</strong> the genes&#x27; states have become alike" in page
+    assert "<strong>Warning:</strong> the gene states have become nearly identical" in page
 
 
 def test_a_z_p_of_rounding_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

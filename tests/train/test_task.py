@@ -18,7 +18,7 @@ from knockgraph.run import train
 from knockgraph.train import run as run_module
 from knockgraph.train.checkpoints import LAST, load, save
 from knockgraph.train.metrics_file import curves
-from knockgraph.train.task import Task, cosine_factor, optimizer_steps
+from knockgraph.train.task import Task, cosine_factor, optimizer_steps, restart_factor
 
 HETERO = ["model=hetero-small", "model.options.channels=4", "model.options.messages.layers=2"]
 Run = Callable[..., Path]
@@ -398,3 +398,55 @@ def test_a_run_with_a_cached_wild_type_predicts_by_its_weights_alone(run: Run) -
         save(path, state)
     found = evaluate(directory, "test", "best-error", lambda _: None)["predicted"]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+# Cycles of a given length
+
+
+def test_cycles_of_a_given_length() -> None:
+    """As the cosine schedule with warm restarts that torchcell uses, step by step."""
+    first, multiple, gamma, warmup, highest, lowest = 12, 0.75, 0.5, 3, 5e-4, 1e-6
+    rates, length, at, cycle = [], first, 0, 0
+    for _ in range(60):
+        top = highest * gamma**cycle
+        if at < warmup:
+            rates.append(lowest + (top - lowest) * at / warmup)
+        else:
+            rates.append(lowest + (top - lowest) * (1 + math.cos(math.pi * (at - warmup) / (length - warmup))) / 2)
+        at += 1
+        if at == length:
+            at, cycle, length = 0, cycle + 1, max(int((length - warmup) * multiple), 1) + warmup
+    found = [highest * restart_factor(s, first, multiple, gamma, warmup, lowest / highest) for s in range(60)]
+    assert found == pytest.approx(rates, rel=1e-12)
+    assert restart_factor(10_000, 2, 0.1, 1.0, 0, 0.0) == 1.0  # cycles never get shorter than one step
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_the_rate_follows_the_cycles(run: Run, watched: type[Watched], interval: str) -> None:
+    cycles = ["scheduler.first_cycle_steps=4", "scheduler.cycle_mult=0.5", "scheduler.gamma=0.5"]
+    run("scheduler.warmup_steps=0", f"scheduler.interval={interval}", "optimizer.lr=1", *cycles, "trainer.max_epochs=3")
+    rates = [step["lr"] for step in watched.seen]
+    each = len(rates) // 3
+    expected = [restart_factor(s if interval == "step" else s // each, 4, 0.5, 0.5, 0, 0.02) for s in range(len(rates))]
+    assert rates == pytest.approx(expected)
+
+
+def test_a_first_cycle_within_the_warm_up() -> None:
+    with pytest.raises(kg.ConfigError, match=r"first_cycle_steps': 50 must be greater than .*warmup_steps \(50"):
+        config("scheduler.first_cycle_steps=50", "scheduler.warmup_steps=50")
+
+
+def test_overfitting_some_batches(run: Run, watched: type[Watched]) -> None:
+    run("trainer.overfit_batches=2", "trainer.max_epochs=3", "loader.batch_size=8")
+    assert [step["samples"] for step in watched.seen] == [8] * 6
+
+
+def test_parameters_by_part(run: Run) -> None:
+    said: list[str] = []
+    directory = run(*HETERO, say=said.append)
+    result = json.loads((directory / "result.json").read_text())
+    parts = result["parameters_by_part"]
+    assert sum(parts.values()) == result["parameters"]
+    assert {"input", "layers", "pool", "global_predictor", "local_predictor"} <= set(parts)
+    (line,) = (text for text in said if text.startswith("model hetero"))
+    assert f"layers {parts['layers']:,}" in line

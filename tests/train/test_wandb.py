@@ -11,7 +11,17 @@ from training_runs import LEAST, config, run
 from knockgraph.errors import ConfigError
 from knockgraph.train import wandb_run
 
-OFFLINE = [*LEAST, "logging.wandb=offline", "logging.project=screens"]
+OFFLINE = [
+    *LEAST,
+    "logging.wandb=offline",
+    "logging.project=screens",
+    "logging.entity=laboratory",
+    "logging.group=trigenic",
+    "logging.tags=[yeast,lazy]",
+]
+
+
+TOLD = ("laboratory", "trigenic", "yeast", "lazy")
 
 
 def test_an_offline_run_and_its_continuation(tmp_path: Path) -> None:
@@ -21,7 +31,7 @@ def test_an_offline_run_and_its_continuation(tmp_path: Path) -> None:
     (folder,) = (directory / "wandb").glob("offline-run-*")
     name = (directory / "wandb" / "id").read_text()
     written = (folder / f"run-{name}.wandb").read_bytes()
-    for text in ("val/pearson", "train/loss", "screens", "mine", "loader", "plots/predicted"):
+    for text in ("val/pearson", "train/loss", "screens", "mine", "loader", "plots/predicted", *TOLD):
         assert text.encode() in written, text
     assert len(list((folder / "files" / "media" / "images" / "plots").glob("*.png"))) == 2
 
@@ -31,6 +41,7 @@ def test_an_offline_run_and_its_continuation(tmp_path: Path) -> None:
     assert all((f / f"run-{name}.wandb").is_file() for f in folders)  # both are sent to the same run
 
 
+@pytest.mark.full
 def test_a_sweep_has_a_run_of_its_own_for_each_job(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     run("train", "-m", "seed=0,1", *OFFLINE, f"hydra.sweep.dir={tmp_path}/sweep", cwd=tmp_path)

@@ -33,6 +33,46 @@ FULL_SCREEN = 332_313  # experiments that stored sizes are extrapolated to
 _RELATIVE_TO = "lazy-mask"
 
 
+def bench_sizes(
+    graph: CellGraph,
+    genotypes: Sequence[Sequence[int]],
+    sizes: Sequence[int],
+    deletions: Sequence[int],
+    progress: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """:func:`bench_strategies` for several batch sizes and numbers of deletions; each result says which are its own.
+
+    Args:
+        graph: The cell graph.
+        genotypes: Deleted genes, at least as many genotypes as the largest batch, and in each as many as are deleted.
+        sizes: Samples of a batch; the wild type is one more column.
+        deletions: How many genes each sample deletes, the first of its genotype.
+        progress: Called with what is being measured.
+        options: See :func:`bench_strategies`.
+    """
+    if len(genotypes) < max(sizes) or min(map(len, genotypes)) < max(deletions):
+        raise StrategyError(
+            f"there are {len(genotypes)} genotypes to take batches of {max(sizes)} from; choose a smaller batch size"
+        )
+    reports = []
+    for size in sizes:
+        for count in deletions:
+            batch = PerturbationBatch.from_lists([g[:count] for g in genotypes[:size]], graph.num_genes)
+            what = f", {size} samples with {count} deletions" if len(sizes) * len(deletions) > 1 else ""
+            reports.append(bench_strategies(graph, batch.with_wild_type(), progress=_told(progress, what), **options))
+            for result in reports[-1]["results"]:
+                result.update(samples=size, deletions=count)
+    whole = reports[0]
+    whole["conditions"] |= {"samples": list(sizes), "deletions": list(deletions)}
+    whole["results"] = [result for report in reports for result in report["results"]]
+    return whole
+
+
+def _told(progress: Callable[[str], None], what: str) -> Callable[[str], None]:
+    return lambda name: progress(name + what)
+
+
 def bench_strategies(
     graph: CellGraph,
     batch: PerturbationBatch,
@@ -146,6 +186,7 @@ def _measure(
         "samples_per_s": batch.num_samples / max(step, worker_bound),
         "bytes_moved": strategy.bytes_moved(collated),
         "memory": memory,
+        "tables": strategy.tables(),
         "peak_bytes": peak,
         "host_syncs": syncs,
     }

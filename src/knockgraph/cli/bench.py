@@ -108,7 +108,14 @@ def bench_strategies(
     edges: Edges = None,
     relations: Relations = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples; the wild type is added as one more column.")] = 28,
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Samples; may be repeated. The wild type is added as one more column. Default: 28."),
+    ] = None,
+    deletions: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=3, help="Deleted genes per sample, 1 to 3; may be repeated. Default: 3."),
+    ] = None,
     channels: Annotated[int, typer.Option(min=1, help="Channels of the features.")] = 64,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float64; default bfloat16 on cuda.")] = "",
     only: Annotated[list[str] | None, typer.Option(help="Measure only this one; may be repeated.")] = None,
@@ -122,19 +129,32 @@ def bench_strategies(
 
     Example: knockgraph bench strategies --scale demo --json strategies.json
     """
-    from knockgraph import PerturbationBatch
-    from knockgraph.bench.strategies import bench_strategies as run
+    from knockgraph.bench.strategies import bench_sizes
     from knockgraph.report import strategies as report_strategies
 
     check_device(device)
     kind = _dtype(dtype or ("bfloat16" if device == "cuda" else "float32"))
     with busy("generating the cell") as say:
         graph, screen = _cell(scale, genes, edges, relations)
-        triples = (screen.genotypes.size == 3).nonzero()[0][:batch_size]
-        batch: PerturbationBatch = screen.bind(graph).batch(triples).with_wild_type()
-        report = run(graph, batch, device, channels, kind, repeats, workers, only, lambda name: say(f"timing {name}"))
+        sizes, counts = batch_size or [28], deletions or [3]
+        triples = (screen.genotypes.size == 3).nonzero()[0][: max(sizes)]
+        report = bench_sizes(
+            graph,
+            screen.bind(graph).batch(triples).tolist(),
+            sizes,
+            counts,
+            lambda name: say(f"timing {name}"),
+            device=device,
+            channels=channels,
+            dtype=kind,
+            repeats=repeats,
+            workers=workers,
+            only=only,
+        )
     out.print(report_strategies.conditions(report))
     _print_table(report_strategies.HEADINGS, report_strategies.rows(report))
+    for line in report_strategies.tables(report):
+        out.print(line)
     for line in [*report_strategies.disk(report), *report_strategies.errors(report)]:
         out.print(line)
     write_text(plot, report_strategies.picture, report)

@@ -14,16 +14,16 @@ from knockgraph.files import write_json
 
 
 def models(json_: Json = None) -> None:
-    """List all models, one line each: how to choose one, and what it is. Baselines are listed below them."""
+    """List all models, one line each: how to choose one, and what it is. Baselines come last."""
     from knockgraph.train.explained import members
 
     found = {kind: members(kind) for kind in ("model", "baseline")}
-    shared = found["baseline"].keys() - {"additive"}  # that one is also a model that is trained
-    _list({f"model={name}": what for name, what in found["model"].items() if name not in shared})
+    both = [name for name, what in found["model"].items() if found["baseline"].get(name) == what]
+    _list({f"model={name}": what for name, what in found["model"].items() if name not in both})
     out.print(
-        "\nbaselines, fitted at once, also beside a run (trainer.baselines=[NAME,…]) or by 'knockgraph baselines':"
+        "\nfitted at once; also baselines of every run (trainer.baselines=[NAME,…]) or alone (knockgraph baselines):"
     )
-    _list({f"model={name}" if name in shared else name: what for name, what in found["baseline"].items()})
+    _list({f"model={name}" if name in both else name: what for name, what in found["baseline"].items()})
     out.print("\noptions of one: knockgraph options model=hetero; your own model: docs/extend.md")
     write_json(json_, {"models": found["model"], "baselines": found["baseline"]})
 

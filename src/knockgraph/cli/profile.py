@@ -83,7 +83,8 @@ def profile(
     """Phase timers that add up to the wall-clock time, in the training loop of 'knockgraph train'.
 
     Runs the full task, the empty task (everything but the model) and the model alone on a stored batch, and says where
-    the time goes and what to change. [bold]knockgraph profile trace FILE…[/] reads traces.
+    the time goes and what to change; with --compare for both settings. [bold]knockgraph profile trace FILE…[/] reads
+    traces.
 
     Example: knockgraph profile --compare dango hetero+lazy-mask --html compared.html
     """
@@ -97,9 +98,9 @@ def profile(
     common = [*_place(scale, device), *given]
     with busy("starting") as say:
         if compare is not None:
-            result = _compare(compare, common, steps, warmup, rounds, epoch_limit, say)
+            result = _compare(compare, common, steps, warmup, rounds, _runs(only), epoch_limit, say)
         else:
-            result = _single(common, steps, warmup, only, epoch_limit, overhead, trace_to, (wait, active), say)
+            result = _single(common, steps, warmup, _runs(only), epoch_limit, overhead, trace_to, (wait, active), say)
     from knockgraph.files import finite
     from knockgraph.train.trainer import is_main_process
 
@@ -126,11 +127,21 @@ def _place(scale: Scale | None, device: str) -> list[str]:
     return words
 
 
+def _runs(only: list[str] | None) -> tuple[str, ...]:
+    """The runs that are made; the full one always is."""
+    runs = ("full", "empty", "model-only")
+    known = (*runs, "empty-no-backward")
+    unknown = [name for name in only or () if name not in known]
+    if unknown:
+        raise KnockgraphError(f"--only {unknown[0]!r} is not known: use {', '.join(known)}")
+    return tuple(dict.fromkeys(["full", *only])) if only else runs
+
+
 def _single(
     common: list[str],
     steps: int,
     warmup: int,
-    only: list[str] | None,
+    runs: tuple[str, ...],
     epoch_limit: float,
     overhead: bool,
     trace_to: Path | None,
@@ -148,13 +159,6 @@ def _single(
             if trace_to is not None:
                 return {"profile": "traces", **bench.trace(Window(window[0], 1, window[1]), trace_to)}
             return {"profile": "overhead", **bench.overhead(steps, warmup)}
-    runs = ("full", "empty", "model-only")
-    if only:
-        known = (*runs, "empty-no-backward")
-        unknown = [name for name in only if name not in known]
-        if unknown:
-            raise KnockgraphError(f"--only {unknown[0]!r} is not known: use {', '.join(known)}")
-        runs = tuple(dict.fromkeys(["full", *only]))  # type: ignore[assignment]
     return profile_run(config, steps=steps, warmup=warmup, runs=runs, epoch_limit=epoch_limit, say=say)
 
 
@@ -164,6 +168,7 @@ def _compare(
     steps: int,
     warmup: int,
     rounds: int,
+    runs: tuple[str, ...],
     epoch_limit: float,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
@@ -187,6 +192,7 @@ def _compare(
         warmup=warmup,
         rounds=rounds,
         epoch_limits=[limit for _, _, limit in wanted.values()],
+        others=[() if key == "middle" else runs[1:] for key in wanted],
         say=say,
     )
     results = dict(zip(wanted, measured, strict=True))

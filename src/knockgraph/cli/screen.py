@@ -97,7 +97,8 @@ def screen_import(
         typer.Argument(
             callback=known_source,
             autocompletion=source_names,
-            help="table, demo, yeast-scale, collins2007, costanzo2016, kuzmin2018, or a source of another package.",
+            help="table, pyg, torchcell, demo, yeast-scale, collins2007, costanzo2016, kuzmin2018, or a source of "
+            "another package.",
         ),
     ],
     output: Annotated[
@@ -164,7 +165,8 @@ def screen_import(
     [bold]table[/] reads text (any delimiter), Parquet or Excel with a column [bold]genotype[/] (genes joined by +, WT
     for the wild type) or a column for each gene (gene_a,gene_b or query,array), and columns of numbers. It says how it
     understood the table before it writes; --dry-run writes nothing. With --genes its names become systematic names, so
-    that two names of one gene are one. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
+    that two names of one gene are one. [bold]pyg[/] reads the files of a PyG dataset, [bold]torchcell[/] the experiment
+    store of a torchcell dataset. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
     files of the study in the folder (or the file) given by --from; names resolve by SGD_features.tab in that folder.
 
     Example: knockgraph screen import table --from my.csv --phenotype fitness -o my.parquet

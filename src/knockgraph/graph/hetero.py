@@ -6,9 +6,10 @@ name                                                   content
 ``["gene"].node_ids``, ``num_nodes``                   gene names, their number
 ``["gene"].x``                                         all features side by side, ``[num_genes, sum of d]``
 ``["gene", NAME, "gene"].edge_index``, ``num_edges``   one relation; ``edge_weight`` if it has weights
-``["gene", "gpr", "reaction"].hyperedge_index``        gene and reaction node of each entry; ``complex_index``
+``["gene", "gpr", "reaction"].hyperedge_index``        gene and reaction node of each entry; ``complex_index``;
+                                                       ``num_edges``: reaction nodes that have genes
 ``["reaction", "rmr", "metabolite"].hyperedge_index``  reaction node and metabolite of each entry; ``stoichiometry``
-``… .reaction_to_genes``, ``reaction_to_genes_indices``  reaction node → its genes, by name and by index
+``… .reaction_to_genes``, ``reaction_to_genes_indices``  reaction node with genes → these, by name and by index
 ``["reaction"].w_growth``                              1 for growth reactions
 =====================================================  =================================================================
 """
@@ -60,13 +61,13 @@ def _add_metabolism(data: HeteroData, metabolism: Metabolism, names: tuple[str, 
     gpr, rmr = data[GPR], data[RMR]
     gpr.hyperedge_index = metabolism.gpr_index.clone()
     gpr.complex_index = metabolism.gpr_complex.clone()
-    gpr.num_edges = metabolism.num_gpr
     rmr.hyperedge_index = metabolism.rmr_index.clone()
     rmr.stoichiometry = metabolism.stoichiometry.clone()
     rmr.num_edges = metabolism.num_rmr
-    genes_of: dict[int, list[int]] = {r: [] for r in range(metabolism.num_reactions)}
+    genes_of: dict[int, list[int]] = {}
     for g, r in metabolism.gpr_index.T.tolist():
-        genes_of[r].append(g)
+        genes_of.setdefault(r, []).append(g)
+    gpr.num_edges = len(genes_of)  # hyperedges, as torchcell counts them: one for each reaction node with genes
     rmr.reaction_to_genes_indices = genes_of
     rmr.reaction_to_genes = {r: [names[g] for g in genes] for r, genes in genes_of.items()}
 

@@ -23,7 +23,7 @@ class DangoLoss(Loss):
 
     The reconstruction is the model's own (``prediction.auxiliary["reconstruction"]``): it concerns the wild-type graph
     and not the samples, so every rank has the whole of it and none rescales it. A weight of 0 multiplies, it does not
-    skip: every parameter has a gradient in every epoch, as DDP needs it.
+    skip: every parameter has a gradient in every epoch, with one process as with several.
 
     Args:
         schedule: :math:`(\alpha, \beta)` over the epochs: ``PreThenPost``, ``LinearUntilUniform`` or

@@ -82,8 +82,8 @@ class Loss(nn.Module, ABC):
     Everything is computed in float32 (float64 for float64 predictions), also under autocast, and without host
     synchronisation.
 
-    Auxiliary terms of the model that a loss does not use count 0 times: every parameter has a gradient, as DDP
-    requires.
+    Auxiliary terms of the model that a loss does not use count 0 times: every parameter has a gradient, with
+    one process as with several.
 
     Attributes:
         needs: What a prediction must have beside its values: ``embedding``, or names of auxiliary terms.

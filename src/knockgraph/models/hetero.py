@@ -190,6 +190,10 @@ class HeteroCellModel(CellModel):
         x_wild, z_wild = (x[:, -1], z[:, -1:]) if view.batch.wild_type else self._cached()
         return first if self.readout.local_states == "first" else x_wild, z_wild, z
 
+    def with_wild_type(self, encoded: tuple[Tensor, ...], wild_type: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The states that the local predictor sees, from ``wild_type``; the pooled states are compared."""
+        return wild_type[0], *encoded[1:]
+
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """Compare with the wild type and add what the deleted genes themselves say."""
         genes, z_wild, z = encoded

@@ -85,7 +85,8 @@ class ReadoutOptions:
             (:class:`~knockgraph.nn.pair_predictor.PairPredictor`), or ``False`` for nothing.
         local_states: Which states it sees: those after the last layer, ``last``, or before the first, ``first``: what
             is known of the genes themselves, while :math:`z_p` is what the graph says.
-        combine: How the two predictions become one: ``gating``, ``mean`` or ``sum``.
+        combine: How the two predictions become one: ``gating``, ``mean`` (or ``concat``, as torchcell calls it) or
+            ``sum``.
         dropout: Share of :math:`z_p`, and of what ``pairs`` sees, that is dropped before the predictors.
         gain: γ.
         wild_type: ``column``, exact; or ``cached-epoch``, an approximation: given a view without a column for the wild
@@ -99,7 +100,7 @@ class ReadoutOptions:
     group: ClassVar = "readout"
     local: Literal["hyper-sagnn", "pairs"] | bool = True
     local_states: Literal["last", "first"] = "last"
-    combine: Literal["gating", "mean", "sum"] = "gating"
+    combine: Literal["gating", "mean", "concat", "sum"] = "gating"
     dropout: float = 0.0
     gain: float = 1.0
     wild_type: Literal["column", "cached-epoch"] = "column"

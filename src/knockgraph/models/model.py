@@ -32,6 +32,18 @@ class Prediction:
     auxiliary: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def parameter_counts(model: nn.Module) -> dict[str, int]:
+    """Trainable parameters of each part of a model: its modules, and what it has beside them.
+
+    >>> parameter_counts(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    {'0': 9, '2': 4}
+    """
+    parts = {name: p.numel() for name, p in model.named_parameters(recurse=False) if p.requires_grad}
+    for name, part in model.named_children():
+        parts[name] = sum(p.numel() for p in part.parameters() if p.requires_grad)
+    return {name: count for name, count in parts.items() if count}
+
+
 class CellModel(nn.Module, ABC):
     """A model, written once against :class:`PerturbedGraphs`.
 
@@ -96,6 +108,12 @@ class CellModel(nn.Module, ABC):
         """
         view.check_model(self.hops)
         return self.decode(self.encode(view), batch)
+
+    def with_wild_type(self, encoded: tuple[Tensor, ...], wild_type: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What :meth:`encode` gave, with those parts that depend on the wild type alone taken from ``wild_type``, what
+        it gave for the wild type. Parts that are compared with a perturbed state stay: their rounding errors cancel.
+        """
+        return encoded
 
     def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:
         """What the graphs say: all that needs no more of a batch than its view. Nearly all of the time is spent here,

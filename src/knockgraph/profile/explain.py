@@ -193,6 +193,16 @@ def comparison(result: dict[str, Any]) -> str:
     times = " and ".join(f"{milliseconds(x['runs']['full']['seconds_per_step'])} ({x['setting']})" for x in (a, b))
     listed = ", ".join(f"{name} {milliseconds(change[name], sign=True)}" for name in large)
     sentences.append(f"A step takes {times}; the difference of {milliseconds(total, sign=True)} is {listed}.")
+    parts = [localised(x["runs"]) for x in (a, b)]
+    if parts[0] is not None and parts[1] is not None:
+        empty, model, rest = (
+            " and ".join(milliseconds(found[key], sign=key == "unexplained") for found in parts if found is not None)
+            for key in ("empty", "model", "unexplained")
+        )
+        sentences.append(
+            f"Everything but the model takes {empty} (empty task), the model adds {model} (measured alone, on a stored "
+            f"batch), and {rest} are unexplained."
+        )
     if "slower_steps_by" in result:
         by = result["slower_steps_by"]
         sentences.append(

@@ -46,10 +46,7 @@ def profile_run(
         found: dict[str, Any] = {}
         for name in runs:
             say(f"run {name}: {warmup} + {steps} steps")
-            if name == "model-only":
-                found[name] = bench.model_only(steps, warmup)
-            else:
-                found[name] = bench.measure({"full": None}.get(name, name), steps, warmup)
+            found[name] = _run(bench, name, steps, warmup)
             if name == "full":
                 epoch = bench.epoch(epoch_limit, found["full"]["seconds_per_step"])
                 conditions = describe(bench)
@@ -66,6 +63,7 @@ def profile_together(
     warmup: int,
     rounds: int = 2,
     epoch_limits: Sequence[float],
+    others: Sequence[Sequence[str]] | None = None,
     say: Say = lambda text: None,
 ) -> list[dict[str, Any]]:
     """The full runs of several settings, alternating, so that a change in the speed of the machine affects all of them.
@@ -78,6 +76,7 @@ def profile_together(
         warmup: Steps before them.
         rounds: Runs of each setting.
         epoch_limits: For each setting, see :func:`profile_run`.
+        others: For each setting, the runs that are made once, beside the full one, see :func:`profile_run`.
         say: Called with what is being done.
     """
     with contextlib.ExitStack() as stack:
@@ -91,12 +90,24 @@ def profile_together(
                 say(f"{label}, round {turn + 1} of {rounds}: {warmup} + {steps} steps")
                 mine.append(bench.measure(None, steps, warmup))
         results = []
-        for (label, _), bench, mine, limit in zip(settings, benches, found, epoch_limits, strict=True):
+        more = [()] * len(settings) if others is None else others
+        for (label, _), bench, mine, limit, names in zip(settings, benches, found, epoch_limits, more, strict=True):
             best = min(mine, key=lambda run: run["seconds_per_step"])
             best["rounds_seconds_per_step"] = [run["seconds_per_step"] for run in mine]
             epoch = bench.epoch(limit, best["seconds_per_step"])
-            results.append(_result(label, describe(bench), steps, warmup, {"full": best}, epoch))
+            conditions = describe(bench)
+            runs = {"full": best}
+            for name in names:
+                say(f"{label}, run {name}: {warmup} + {steps} steps")
+                runs[name] = _run(bench, name, steps, warmup)
+            results.append(_result(label, conditions, steps, warmup, runs, epoch))
     return results
+
+
+def _run(bench: Workbench, name: str, steps: int, warmup: int) -> dict[str, Any]:
+    if name == "model-only":
+        return bench.model_only(steps, warmup)
+    return bench.measure(None if name == "full" else name, steps, warmup)
 
 
 def _result(
@@ -143,6 +154,7 @@ def describe(bench: Workbench) -> dict[str, Any]:
         "training samples": bench.samples,
         "workers": c.loader.num_workers,
         "pinned memory": c.loader.pin_memory,
+        "copied ahead": c.loader.copy_ahead,
         "screen on the device": c.loader.resident and c.loader.num_workers == 0 and device.type == "cuda",
         "log every n steps": c.trainer.log_every_n_steps,
         "threads": torch.get_num_threads(),

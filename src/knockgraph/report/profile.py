@@ -121,18 +121,32 @@ def _modules(result: dict[str, Any]) -> list[Table]:
     return [("Modules, by self time on a stored batch", ("module", "forward", "backward", "share"), rows)]
 
 
+_LOCALISED = {
+    "empty": "everything but the model (empty task)",
+    "model": "what the model adds (stored batch)",
+    "unexplained": "unexplained",
+    "full": "full",
+}
+
+
 def _localised(result: dict[str, Any]) -> list[Table]:
     found = localised(result["runs"])
     if found is None:
         return []
-    names = {
-        "empty": "everything but the model (empty task)",
-        "model": "what the model adds (stored batch)",
-        "unexplained": "unexplained",
-        "full": "full",
-    }
-    rows = [[text, milliseconds(found[key]), f"{found[key] / found['full']:.1%}"] for key, text in names.items()]
+    rows = [[text, milliseconds(found[key]), f"{found[key] / found['full']:.1%}"] for key, text in _LOCALISED.items()]
     return [("Full = empty + model + unexplained", ("", "per step", "share"), rows)]
+
+
+def _both_localised(a: dict[str, Any], b: dict[str, Any]) -> list[Table]:
+    left, right = localised(a["runs"]), localised(b["runs"])
+    if left is None or right is None:
+        return []
+    rows = [
+        [text, milliseconds(left[key]), milliseconds(right[key]), milliseconds(right[key] - left[key], sign=True)]
+        for key, text in _LOCALISED.items()
+    ]
+    headings = ("per step", a["setting"], b["setting"], "difference")
+    return [("Full = empty + model + unexplained", headings, rows)]
 
 
 def _epochs(results: list[dict[str, Any]]) -> Table:
@@ -186,6 +200,7 @@ def _comparison(result: dict[str, Any]) -> list[Table]:
         _epochs([a, b]),
         ("The ratio of the epochs", ("factor", "value"), factors),
         ("Time per step, full run", ("phase", *names, "difference"), rows),
+        *_both_localised(a, b),
     ]
 
 

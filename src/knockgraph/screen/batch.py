@@ -260,7 +260,8 @@ class PerturbationBatch:
         flat = self.perturbation_indices.tolist()
         return [flat[a:b] for a, b in itertools.pairwise(ptr)]
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> PerturbationBatch:
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> PerturbationBatch:
+        """The batch with ``function`` applied to every tensor, payload included."""
         changed: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -272,11 +273,11 @@ class PerturbationBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> PerturbationBatch:
         """Move every tensor."""
-        return self._map(lambda t: t.to(device, non_blocking=non_blocking))
+        return self.mapped(lambda t: t.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> PerturbationBatch:
         """Page-locked copies, so that ``to(device, non_blocking=True)`` overlaps with computation."""
-        return self._map(lambda t: t.pin_memory())
+        return self.mapped(lambda t: t.pin_memory())
 
     @property
     def device(self) -> torch.device:
@@ -293,7 +294,7 @@ class PerturbationBatch:
             total += t.nbytes
             return t
 
-        self._map(add)
+        self.mapped(add)
         return total
 
     def __repr__(self) -> str:

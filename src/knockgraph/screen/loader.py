@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from knockgraph.errors import KnockgraphError, ScreenError
 from knockgraph.phases import WAIT, phase
+from knockgraph.screen.ahead import copied_ahead
 from knockgraph.screen.batch import PerturbationBatch
 from knockgraph.screen.bound import BoundScreen
 from knockgraph.screen.order import EpochOrder
@@ -49,6 +50,8 @@ class ScreenLoader:
         pin_memory: Page-lock the batches (needs a CUDA device).
         persistent_workers: Keep the workers between epochs.
         prefetch_factor: Batches each worker prepares ahead.
+        ahead: Copy each batch to this device while the one before is worked on, see
+            :func:`~knockgraph.screen.ahead.copied_ahead`.
         timeout: Seconds to wait for a batch of the workers before an error says so; 0 waits for ever.
         multiprocessing_context: ``fork`` or ``spawn``.
 
@@ -73,6 +76,7 @@ class ScreenLoader:
         pin_memory: bool = False,
         persistent_workers: bool = False,
         prefetch_factor: int = 2,
+        ahead: torch.device | None = None,
         timeout: float = 0,
         multiprocessing_context: str | None = None,
     ) -> None:
@@ -88,6 +92,7 @@ class ScreenLoader:
         self.order = EpochOrder(n, batch_size, seed, shuffle, drop_last, rank, world_size)
         self.collate = collate
         self.pin_memory = pin_memory
+        self.ahead = ahead
         self.between_batches: Callable[[], None] | None = None
         self.epoch = 0
         self._position = 0  # experiments delivered in this epoch over all ranks
@@ -163,7 +168,8 @@ class ScreenLoader:
             self._position = 0
         self._resumed = False
         epoch = self.epoch
-        for batch in self._deliver(epoch, self._position):
+        batches = self._deliver(epoch, self._position)
+        for batch in batches if self.ahead is None else copied_ahead(batches, self.ahead):
             self._position = min(self._position + self.order.global_batch_size, self.order.num_experiments)
             yield batch
             if self.between_batches is not None:

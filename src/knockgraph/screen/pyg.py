@@ -45,7 +45,8 @@ class PerturbationDataset(Dataset):  # type: ignore[misc]
     (True at deleted genes), ``mask`` (its opposite), ``experiment``, ``gene_list_hash``, ``perturbation_values`` where
     the screen has genes that are not deleted, and, in coordinate form,
     ``phenotype_values``, ``phenotype_type_indices`` (into ``phenotype_types``), ``phenotype_sample_indices``, with the
-    ``phenotype_stat_*`` twins for the statistics.
+    ``phenotype_stat_*`` twins for the statistics. With a metabolism ``["reaction"]`` and ``["metabolite"]`` hold
+    ``num_nodes``, ``pert_mask`` (True at reactions that do not survive; metabolites all do) and ``mask``.
 
     Args:
         screen: The bound screen.
@@ -57,6 +58,7 @@ class PerturbationDataset(Dataset):  # type: ignore[misc]
         super().__init__()
         self.screen = screen.to("cpu")
         self.names = graph.genes.names
+        self.metabolism = graph.metabolism
 
     def len(self) -> int:
         """Number of experiments."""
@@ -87,7 +89,16 @@ class PerturbationDataset(Dataset):  # type: ignore[misc]
             gene[f"{prefix}_type_indices"] = torch.arange(len(types))
             gene[f"{prefix}_sample_indices"] = torch.zeros(len(types), dtype=torch.long)
             gene[f"{prefix}_types"] = list(types)
+        if self.metabolism is not None:
+            _add_masks(data["reaction"], self.metabolism.reactions_alive(gene.mask.unsqueeze(1)).squeeze(1))
+            _add_masks(data["metabolite"], torch.ones(self.metabolism.num_metabolites, dtype=torch.bool))
         return data
+
+
+def _add_masks(store: Any, kept: Tensor) -> None:
+    store.num_nodes = len(kept)
+    store.pert_mask = ~kept
+    store.mask = kept
 
 
 def from_hetero_batch(

@@ -174,6 +174,24 @@ class Screen:
 
         return read(path)
 
+    @staticmethod
+    def from_pyg(dataset: Any, genes: CellGraph | GeneNames | Sequence[str] | None = None, source: str = "") -> Screen:
+        """The screen of a PyG dataset of perturbed samples, such as torchcell's, or of any iterable of samples.
+
+        Of each sample (or its ``["gene"]``) it reads ``perturbed_genes``, or ``perturbation_indices``, and the
+        phenotypes and statistics in coordinate form, see :mod:`knockgraph.screen.from_pyg`. A sample with repeated
+        measurements of a phenotype becomes as many experiments.
+
+        Args:
+            dataset: The dataset; an in-memory one is read without making its samples.
+            genes: What the indices mean where the samples have no names; by default the genes of
+                ``dataset.cell_graph``.
+            source: Where the experiments come from.
+        """
+        from knockgraph.screen.from_pyg import screen_from_pyg
+
+        return screen_from_pyg(dataset, genes, source)
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Screen)

@@ -88,6 +88,7 @@ FILES: tuple[PublicFile, ...] = (
     ),
     _string("12.0", "links.detailed", "scores per channel"),
     _string("11.5", "links.detailed", "scores per channel"),
+    _string("11.0", "links.detailed", "scores per channel"),
     _string("9.1", "links.detailed", "scores per channel"),
     _string("12.0", "physical.links.full", "the physical network"),
     PublicFile(
@@ -225,6 +226,7 @@ SETS: dict[str, Sequence[str]] = {
     "yeast": YEAST,
     "yeast-lite": YEAST_LITE,
     "yeast-clean": YEAST_CLEAN,
+    **{f"dango-string{v.replace('.', '_')}": ("sgd-features", f"string{v}-channels") for v in ("9.1", "11.0", "12.0")},
     "dango-lambda": ("sgd-features", "string9.1-channels", "string11.5-channels"),
 }
 """Names that stand for several files."""

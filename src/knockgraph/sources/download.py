@@ -11,6 +11,8 @@ import contextlib
 import hashlib
 import http.client
 import json
+import socket
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -178,7 +180,7 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
         have = 0
     request = urllib.request.Request(wanted.url, headers=headers)  # noqa: S310 (the scheme was checked)
     try:
-        response = urllib.request.build_opener(_Redirects()).open(request, timeout=timeout)
+        response = urllib.request.build_opener(_Redirects(), _Http(), _Https()).open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:  # nothing left to send, or the file has changed
             part.unlink(missing_ok=True)
@@ -211,6 +213,56 @@ def _transfer(wanted: PublicFile, part: Path, progress: Progress | None, timeout
 
 class _TooSlowError(Exception):
     """The connection is too slow to ever finish the file."""
+
+
+class _InTime:
+    """A connection on which all headers of a response come within the timeout, not only each byte of them."""
+
+    sock: Any
+    timeout: Any
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        """Cut the connection when the time is over."""
+        late = threading.Event()
+
+        def cut() -> None:
+            late.set()
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(self.timeout, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            response: http.client.HTTPResponse = super().getresponse()  # type: ignore[misc]
+        except (OSError, http.client.HTTPException):
+            if late.is_set():
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
+        if late.is_set():  # http.client takes the end of a connection for the end of the headers
+            response.close()
+            raise TimeoutError
+        return response
+
+
+class _InTimeHTTP(_InTime, http.client.HTTPConnection):
+    pass
+
+
+class _InTimeHTTPS(_InTime, http.client.HTTPSConnection):
+    pass
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_InTimeHTTP, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_InTimeHTTPS, req)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -40,6 +40,10 @@ BUILT = {
     "yeast.cellgraph": "knockgraph graph build --preset yeast --from DIR -o {}",
     "yeast-lite.cellgraph": "knockgraph graph build --preset yeast-lite --from DIR -o {}",
     "yeast-clean.cellgraph": "knockgraph graph build --preset yeast-clean --from DIR -o {}",
+    **{
+        f"dango-string{v}.cellgraph": f"knockgraph graph build --preset dango-string{v} --from DIR -o {{}}"
+        for v in ("9_1", "11_0", "12_0")
+    },
     "collins2007.parquet": "knockgraph screen import collins2007 --from DIR -o {}",
     "costanzo2016.parquet": "knockgraph screen import costanzo2016 --from DIR -o {}",
     "kuzmin2018.parquet": "knockgraph screen import kuzmin2018 --table trigenic-calls --from DIR -o {}",
@@ -102,6 +106,37 @@ class YeastClean(Yeast):
     def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
         """From the files in a folder."""
         return yeast_graph(self.files, path, options, report, clean=True)
+
+
+class DangoString9_1(Source):  # noqa: N801 - the release 9.1
+    """DANGO's cell: the six channels of STRING 9.1 and nothing else."""
+
+    reads = "the folder with STRING's detailed links and SGD's features"
+    files = ("dango-string9_1",)
+
+    def graph(self, path: Path, options: GraphOptions, report: ImportReport) -> CellGraph:
+        """From the files in a folder; channels that the file lacks are left out and named."""
+        (links,) = (name for name in SETS[self.files[0]] if name != "sgd-features")
+        file = gather(path, chosen(self.files))[links]
+        genes, elsewhere, _ = read_gene_list(path, report, options.plasmid)
+        resolve = NameResolver(genes, elsewhere, options.unknown or "drop")
+        relations = _channels(file, resolve, report, options)
+        missing = [name for name in string.CHANNELS if name not in string.channels_of(file)]
+        if missing:
+            report.files[-1].notes.append(f"the file lacks {len(missing)} of the six channels: {', '.join(missing)}")
+        return CellGraph(genes, relations)
+
+
+class DangoString11_0(DangoString9_1):  # noqa: N801
+    """The same with STRING 11.0."""
+
+    files = ("dango-string11_0",)
+
+
+class DangoString12_0(DangoString9_1):  # noqa: N801
+    """The same with STRING 12.0."""
+
+    files = ("dango-string12_0",)
 
 
 def yeast_graph(
@@ -243,8 +278,8 @@ def import_screen(name: str, path: Path | None, options: ScreenOptions | None = 
     """The screen of a source, and a report of what was read and dropped.
 
     Args:
-        name: ``demo``, ``yeast-scale``, ``table``, ``collins2007``, ``costanzo2016``, ``kuzmin2018``, or a source of
-            another package.
+        name: ``demo``, ``yeast-scale``, ``table``, ``pyg``, ``torchcell``, ``collins2007``, ``costanzo2016``,
+            ``kuzmin2018``, or a source of another package.
         path: The folder or file to read, if it reads one.
         options: See :class:`ScreenOptions`.
     """

@@ -136,6 +136,20 @@ class Strategy(nn.Module, ABC):
             parts["metabolism"] = sum(t.nbytes for t in self.metabolism.tensors().values())
         return parts
 
+    def tables(self) -> dict[str, int]:
+        """The tables on the device by what they hold, in bytes; together ``memory()["device tables"]``.
+
+        A table's name says it: ``incidence_ptr_0`` and ``incidence_edge_0`` are the incidence of relation 0.
+        """
+        parts: dict[str, int] = {}
+        seen: set[int] = set()
+        for name, table in self.named_buffers():
+            if table.numel() and table.data_ptr() not in seen:  # shared ones count once
+                seen.add(table.data_ptr())
+                part = _PARTS.get(name.split("_")[0].partition(".")[0], "other")
+                parts[part] = parts.get(part, 0) + table.nbytes
+        return parts
+
     def bytes_moved(self, batch: PerturbationBatch) -> int:
         """Bytes that move from host to device for ``batch`` as :attr:`collate` makes it."""
         return batch.nbytes
@@ -179,6 +193,21 @@ class Strategy(nn.Module, ABC):
     def extra_repr(self) -> str:
         """Shown by ``repr``."""
         return f"{self.name}, {self.num_genes} genes, {len(self.relation_names)} relations, direction={self.direction}"
+
+
+_PARTS = {
+    "edge": "edge lists",
+    "weight": "edge weights",
+    "incidence": "incidence",
+    "padded": "padded incidence",
+    "incoming": "incoming edges",
+    "mask": "base masks",
+    "cache": "masks of single deletions",
+    "stacked": "adjacency",
+    "single": "adjacency",
+    "step": "adjacency",
+}
+"""First word of a table's name → what it holds."""
 
 
 def _bytes_of(module: nn.Module) -> int:

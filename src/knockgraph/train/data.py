@@ -64,6 +64,8 @@ class TrainingData(LightningDataModule):
         self.rows: dict[str, Ints] = {
             part: self.bound.locate(rows, f"the {part} part") for part, rows in split.parts.items()
         }
+        if config.trainer.overfit_batches:
+            self.rows["train"] = self.rows["val"] = self.rows["train"][: _overfitted(config)]
         transform: Any = data.transform
         labels, names = self.bound.values[self.rows["train"]], self.bound.phenotype_types
         self.transform = LabelTransform.fit(labels, transform, self.classes, names)
@@ -106,6 +108,7 @@ class TrainingData(LightningDataModule):
         # What a worker-side strategy attaches is made on the host.
         here = loader.num_workers == 0 and collate in (None, as_batch)
         resident = loader.resident and here and self._device().type == "cuda"
+        ahead = self._device() if loader.copy_ahead and not resident and self._device().type == "cuda" else None
         return ScreenLoader(
             self.bound.to(self._device()) if resident else self.bound,
             self.rows[part],
@@ -116,9 +119,10 @@ class TrainingData(LightningDataModule):
             world_size=world_size,
             collate=collate,
             num_workers=loader.num_workers,
-            pin_memory=loader.pin_memory,
+            pin_memory=loader.pin_memory or ahead is not None,
             persistent_workers=loader.persistent_workers and loader.num_workers > 0,
             prefetch_factor=loader.prefetch_factor,
+            ahead=ahead,
             timeout=loader.timeout,
         )
 
@@ -181,6 +185,12 @@ class TrainingData(LightningDataModule):
     def targets(self, part: str) -> Tensor:
         """Labels of a part in label units, ``[experiments, outputs]``; NaN where one is missing."""
         return self.transform(self.bound.values[self.rows[part]])
+
+
+def _overfitted(config: Config) -> int:
+    """Experiments of the batches that a run is to learn by heart."""
+    trainer = config.trainer
+    return trainer.overfit_batches * config.loader.batch_size * trainer.devices * trainer.num_nodes
 
 
 def load_graph(data: DataConfig) -> CellGraph:

@@ -19,8 +19,8 @@ class EmptyTask(Task):
     r""":math:`L = 0 \cdot \sum_\theta \sum_i \theta_i`: what a step costs without the model.
 
     Batches are loaded, moved and perturbed, gradients (zeros) are exchanged, clipped and applied, metrics are logged as
-    in the run that the config describes. Every parameter has a gradient, as DDP requires. With
-    ``task=empty-no-backward`` there is no backward pass either, and so no gradient to exchange or apply.
+    in the run that the config describes. Every parameter has a gradient. With ``task=empty-no-backward`` there is no
+    backward pass either, and so no gradient to exchange or apply.
     """
 
     def forward(self, batch: PerturbationBatch) -> Prediction:

@@ -45,6 +45,11 @@ class PeakBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = 0
         self._seen: set[int] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while it counts; torch would import its compiler to tell it to look away."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

@@ -15,6 +15,7 @@ CHANGEABLE = (
     "loader.pin_memory",
     "loader.persistent_workers",
     "loader.prefetch_factor",
+    "loader.copy_ahead",
     "loader.timeout",
     "loader.resident",
     "optimizer.lr",
@@ -34,6 +35,9 @@ CHANGEABLE = (
     "trainer.profile_window",
     "logging.wandb",
     "logging.project",
+    "logging.entity",
+    "logging.group",
+    "logging.tags",
 )
 _NOT_THE_RUN = ("run_dir", "resume", "requeue")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from knockgraph import models, strategies
 from knockgraph.errors import ConfigError, FileFormatError, GeneListMismatchError, KnockgraphError, ModelError
 from knockgraph.graph import CellGraph
+from knockgraph.models.any_module import AnyModule
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen
@@ -36,6 +37,9 @@ class Predictor(nn.Module):
     Attributes:
         graph: The cell graph.
         phenotypes: What is predicted, in the order of the outputs.
+        in_bf16: Whether perturbed graphs are predicted in bf16. The wild type is still encoded in the precision of the
+            weights, once for all batches, and its states are used where nothing is compared with them
+            (:meth:`CellModel.with_wild_type`); so only the effect of a perturbation is rounded.
     """
 
     def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
@@ -58,6 +62,8 @@ class Predictor(nn.Module):
             options = models.on_the_host(config.model.name, options)
         self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
+        self.in_bf16 = False
+        self._wild_type: tuple[Tensor, ...] | None = None
         if config.trainer.precision == "64-true":
             self.double()  # here, not by Lightning: it restores a checkpoint before it converts, in float32
 
@@ -82,8 +88,7 @@ class Predictor(nn.Module):
 
     def forward(self, batch: PerturbationBatch) -> Prediction:
         """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
-        with self.strategy(self._columns(batch)) as view:
-            prediction: Prediction = self.model(view, batch)
+        prediction = self._whole(batch) if self.training or isinstance(self.model, AnyModule) else self._parts(batch)
         outputs = prediction.values.shape[-1]
         if outputs != len(self.phenotypes):
             raise ModelError(
@@ -91,6 +96,47 @@ class Predictor(nn.Module):
                 f"{counted(len(self.phenotypes), 'phenotype')}; give its class the argument outputs, the number of them"
             )
         return prediction
+
+    def _whole(self, batch: PerturbationBatch) -> Prediction:
+        with self.strategy(self._columns(batch)) as view, self._autocast():
+            prediction: Prediction = self.model(view, batch)
+        return prediction
+
+    def _parts(self, batch: PerturbationBatch) -> Prediction:
+        """What depends on the wild type alone is encoded once for all batches."""
+        model = self.model
+        assert isinstance(model, CellModel)
+        if not model.perturbs:
+            return model.decode(self._encoded_wild_type(batch), batch)
+        if not self.in_bf16:
+            return self._whole(batch)
+        with self.strategy(model.columns(batch)) as view, self._autocast():
+            view.check_model(model.hops)
+            encoded = model.encode(view)
+        return model.decode(model.with_wild_type(encoded, self._encoded_wild_type(batch)), batch)
+
+    def _encoded_wild_type(self, batch: PerturbationBatch) -> tuple[Tensor, ...]:
+        if self._wild_type is not None and not torch.is_grad_enabled():
+            return self._wild_type
+        model = self.model
+        assert isinstance(model, CellModel)
+        with self.strategy(batch.only_wild_type()) as view:
+            view.check_model(model.hops)
+            encoded = model.encode(view)
+        self._wild_type = None if torch.is_grad_enabled() else encoded
+        return encoded
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16 and not self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """Forget what was encoded: the weights may have changed."""
+        self._wild_type = None
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._wild_type = None  # it is not moved or converted
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
     def _columns(self, batch: PerturbationBatch) -> PerturbationBatch:
         model = self.model

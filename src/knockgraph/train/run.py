@@ -36,6 +36,7 @@ from knockgraph.errors import (
 )
 from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
+from knockgraph.models.model import parameter_counts
 from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen, memory, slurm, wandb_run
@@ -359,8 +360,13 @@ def _write_directory(config: Config, data: TrainingData, directory: Path) -> Non
 
 def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
     sizes = ", ".join(f"{part} {len(rows):,}" for part, rows in data.rows.items())
-    parameters = sum(p.numel() for p in task.parameters() if p.requires_grad)
+    of_part = parameter_counts(task.model)
+    parts = ", ".join(f"{name} {count:,}" for name, count in of_part.items()) if len(of_part) > 1 else ""
+    parameters = f"{sum(of_part.values()):,} parameters{f' ({parts})' if parts else ''}"
     memory = ", ".join(f"{part} {n / 1e6:,.1f} MB" for part, n in task.strategy.memory().items())
+    tables = task.strategy.tables()
+    if len(tables) > 1:
+        memory += f"; tables: {', '.join(f'{part} {n / 1e6:,.1f} MB' for part, n in tables.items())}"
     say(f"{data.graph}")
     what = task.phenotypes
     labels = f"phenotype {what[0]}" if len(what) == 1 else f"{counted(len(what), 'phenotype')} ({listed(what)})"
@@ -368,7 +374,7 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     if models.is_fitted(config.model.name):
         say(f"model {config.model.name}, fitted at once")
     else:
-        say(f"model {config.model.name}: {parameters:,} parameters; strategy {config.strategy.name}: {memory}")
+        say(f"model {config.model.name}: {parameters}; strategy {config.strategy.name}: {memory}")
     if task.approximation is not None:
         say(f"note: {task.approximation}")
     for term in task.unused_terms:

@@ -114,6 +114,7 @@ class LoaderConfig:
         pin_memory: Whether batches are made in pinned memory.
         persistent_workers: Whether workers stay from epoch to epoch.
         prefetch_factor: Batches that each worker makes ahead.
+        copy_ahead: Whether each batch is copied to the GPU on a side stream during the step before.
         timeout: Seconds to wait for a batch of the workers.
         resident: Whether the screen lives on the GPU, where there is one and no workers.
     """
@@ -123,6 +124,7 @@ class LoaderConfig:
     pin_memory: bool = False
     persistent_workers: bool = True
     prefetch_factor: int = 2
+    copy_ahead: bool = False
     timeout: int = 120
     resident: bool = True
 
@@ -164,16 +166,28 @@ class SchedulerConfig:
         warmup_steps: Steps in which the rate rises from 0.
         cycles: cosine: warm restarts over the run.
         min_factor: cosine: smallest fraction of lr.
+        first_cycle_steps: cosine: cycles of a given length instead, each with its own warm-up.
+        cycle_mult: With first_cycle_steps: length of a cycle ÷ length of the one before.
+        gamma: With first_cycle_steps: highest rate of a cycle ÷ that of the one before.
+        interval: With first_cycle_steps: what its steps are.
         factor: plateau: by what the rate is multiplied.
         patience: plateau: epochs without a lower validation error before that.
+        cooldown: plateau: epochs after a reduction that do not count.
+        min_lr: plateau: smallest learning rate.
     """
 
     name: str = "cosine"
     warmup_steps: int = 50
     cycles: int = 1
     min_factor: float = 0.02
+    first_cycle_steps: int | None = None
+    cycle_mult: float = 1.0
+    gamma: float = 1.0
+    interval: str = "step"
     factor: float = 0.5
     patience: int = 5
+    cooldown: int = 0
+    min_lr: float = 0.0
 
 
 @dataclass
@@ -191,7 +205,8 @@ class TrainerConfig:
         gradient_clip: Largest norm of the gradient; 0: no limit.
         accumulate: From epoch → batches per optimizer step.
         compile: Whether torch.compile compiles the model.
-        cuda_graph: Whether the message passing is replayed as one CUDA graph where possible (node-mask, one GPU).
+        cuda_graph: Whether the message passing is replayed as one CUDA graph where possible (node-mask, on GPUs).
+        overfit_batches: Train and validate on so many batches only, to see whether the model can learn them; 0: on all.
         early_stopping: Stop after so many epochs without a lower validation error (MSE; of classes, cross-entropy).
         log_every_n_steps: How often metrics are logged within an epoch.
         plot_every_n_epochs: How often plots are made; 0: only at the end.
@@ -213,6 +228,7 @@ class TrainerConfig:
     accumulate: dict[int, int] = field(default_factory=lambda: {0: 1})
     compile: bool = False
     cuda_graph: bool = True
+    overfit_batches: int = 0
     early_stopping: int | None = None
     log_every_n_steps: int = 10
     plot_every_n_epochs: int = 0
@@ -230,10 +246,16 @@ class LoggingConfig:
     Attributes:
         wandb: Whether Weights & Biases is used.
         project: Its project.
+        entity: Its team or user; by default that of the login.
+        group: Its name for runs that belong together.
+        tags: Its tags of the run.
     """
 
     wandb: str = "off"
     project: str = "knockgraph"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -284,6 +306,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "data.split.kind": ("random", "genotype", "source", "unseen-genes", "k-fold", "file"),
     "data.split.unseen": ("one", "any", "all"),
     "scheduler.name": ("cosine", "plateau", "none"),
+    "scheduler.interval": ("step", "epoch"),
     "trainer.accelerator": ("auto", "cpu", "gpu"),
     "trainer.precision": ("32-true", "64-true", "bf16-mixed"),
     "trainer.profile": ("off", "phases", "trace"),
@@ -295,6 +318,8 @@ _POSITIVE = (
     "loader.batch_size",
     "optimizer.lr",
     "scheduler.cycles",
+    "scheduler.cycle_mult",
+    "scheduler.gamma",
     "loader.prefetch_factor",
     "trainer.devices",
     "trainer.num_nodes",
@@ -311,6 +336,9 @@ _NOT_NEGATIVE = (
     "scheduler.warmup_steps",
     "scheduler.min_factor",
     "scheduler.patience",
+    "scheduler.cooldown",
+    "scheduler.min_lr",
+    "trainer.overfit_batches",
     "trainer.gradient_clip",
     "trainer.plot_every_n_epochs",
 )
@@ -358,6 +386,11 @@ def checked_values(config: Config) -> Config:
     _check_trainer(config.trainer)
     if len(config.optimizer.betas) != 2:
         raise ConfigError(f"config key 'optimizer.betas': {config.optimizer.betas} must be two numbers")
+    first, warmup = config.scheduler.first_cycle_steps, config.scheduler.warmup_steps
+    if first is not None and not first > warmup:
+        raise ConfigError(
+            f"config key 'scheduler.first_cycle_steps': {first} must be greater than scheduler.warmup_steps ({warmup})"
+        )
     _check_loss(config)
     return config
 

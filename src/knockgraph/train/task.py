@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from knockgraph import losses
-from knockgraph.errors import ConfigError, GeneListMismatchError, StrategyError
+from knockgraph.errors import ConfigError, GeneListMismatchError, PerturbationError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
@@ -24,7 +25,9 @@ from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train.exchange import mean_over_ranks
 from knockgraph.train.metrics import gather_rows, headline, metrics_of
 from knockgraph.train.predictor import MOST_NAMED, Predictor, named
+from knockgraph.train.ranks import Ranks
 from knockgraph.train.schema import Config
+from knockgraph.words import counted
 
 
 class Task(Predictor, LightningModule):
@@ -74,6 +77,43 @@ class Task(Predictor, LightningModule):
         """Auxiliary terms that the model gives and the loss leaves out."""
         return [name for name in self.model.gives or () if name not in ("embedding", *self.loss.needs)]
 
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> PerturbationBatch:
+        """Take the batches of PyG's loaders too; checked on the host."""
+        return self.as_batch(batch)
+
+    def as_batch(self, batch: Any) -> PerturbationBatch:
+        """A batch of knockgraph's loader or of PyG's, such as those of torchcell's data module, of this task's graph.
+
+        Raises:
+            PerturbationError: If a PyG batch lacks something, which the error names.
+        """
+        if isinstance(batch, PerturbationBatch):
+            return batch
+        made = PerturbationBatch.from_hetero_batch(batch, self.phenotypes if _says_types(batch) else None)
+        values = made.phenotype_values
+        if values is not None and values.shape[1] != len(self.phenotypes):
+            raise PerturbationError(
+                f"the samples of this batch have {counted(values.shape[1], 'phenotype_value')} each, but "
+                f"{counted(len(self.phenotypes), 'phenotype')} ({', '.join(self.phenotypes)}) are trained; give them "
+                "phenotype_types and phenotype_type_indices"
+            )
+        if made.num_genes != self.num_genes:
+            raise GeneListMismatchError(
+                f"the samples of this batch have {made.num_genes} genes, but the cell graph has {self.num_genes}; make "
+                "the graph of the dataset's own cell graph with kg.CellGraph.from_hetero_data"
+            )
+        ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        unknown = torch.full((made.num_samples,), -1, device=made.device)
+        return replace(
+            made,
+            step_size=made.num_samples * ranks,  # PyG's samplers give every rank as many
+            experiment=unknown if made.experiment is None else made.experiment,
+        )
+
+    def forward(self, batch: PerturbationBatch) -> Prediction:
+        """Predict a batch, also one of PyG's."""
+        return super().forward(self.as_batch(batch))
+
     def training_step(self, batch: PerturbationBatch, batch_idx: int) -> Tensor:
         """One step; the perturbed graphs stay open until the backward pass is done."""
         parts = self._loss_of(batch)
@@ -117,8 +157,10 @@ class Task(Predictor, LightningModule):
         return prediction
 
     def _records(self) -> bool:
-        t = self.config.trainer
-        return t.cuda_graph and not t.compile and can_be_graphed(self.model, self.strategy, self.device)
+        t, trainer = self.config.trainer, self.trainer
+        # Torch's own DDP, in somebody else's trainer, would not see the gradients of a recording.
+        exchanged = trainer.world_size == 1 or isinstance(trainer.strategy, Ranks)
+        return exchanged and t.cuda_graph and not t.compile and can_be_graphed(self.model, self.strategy, self.device)
 
     def _record(self) -> GraphedModel:
         """Made in the first step, when everything is where it will be trained."""
@@ -162,7 +204,10 @@ class Task(Predictor, LightningModule):
     def _target(self, batch: PerturbationBatch, dtype: torch.dtype) -> Tensor:
         values = batch.phenotype_values
         if values is None:
-            raise StrategyError("this batch has no labels; use predict for experiments without them")
+            raise StrategyError(
+                "this batch has no labels; give its samples phenotype_values, or use predict for experiments "
+                "without them"
+            )
         kind = torch.float64 if dtype == torch.float64 else torch.float32
         return self.transform(values.to(kind))
 
@@ -229,9 +274,18 @@ class Task(Predictor, LightningModule):
             return optimizer
         if s.name == "plateau":
             mode: Any = "min"
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, mode, factor=s.factor, patience=s.patience)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, mode, factor=s.factor, patience=s.patience, cooldown=s.cooldown, min_lr=s.min_lr
+            )
             monitor = "val/bce" if self.classes else "val/mse"
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": monitor}}
+        first = s.first_cycle_steps
+        if first is not None:
+            restarts = torch.optim.lr_scheduler.LambdaLR(
+                optimizer,
+                lambda step: restart_factor(step, first, s.cycle_mult, s.gamma, s.warmup_steps, s.min_factor),
+            )
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": restarts, "interval": s.interval}}
         total = self._total_steps()
         schedule = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: cosine_factor(step, total, s.warmup_steps, s.cycles, s.min_factor)
@@ -239,11 +293,11 @@ class Task(Predictor, LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _total_steps(self) -> int:
-        t = self.config.trainer
-        loaded = self.trainer.estimated_stepping_batches  # it ignores the accumulation schedule
-        if t.max_epochs == -1:
+        t = self.trainer  # it may be the user's own, with another length than the config's
+        loaded = t.estimated_stepping_batches  # it ignores the accumulation schedule
+        if t.max_epochs is None or t.max_epochs == -1:
             return int(loaded)
-        steps = optimizer_steps(int(self.trainer.num_training_batches), t.max_epochs, t.accumulate)
+        steps = optimizer_steps(int(t.num_training_batches), t.max_epochs, self.config.trainer.accumulate)
         return steps if t.max_steps == -1 else min(steps, t.max_steps)
 
     def configure_gradient_clipping(
@@ -287,6 +341,12 @@ class Task(Predictor, LightningModule):
         self._to_restore = None
 
 
+def _says_types(pyg_batch: Any) -> bool:
+    """Whether the samples of a batch say which phenotypes their values are."""
+    store = pyg_batch["gene"] if "gene" in getattr(pyg_batch, "node_types", ()) else pyg_batch
+    return "phenotype_values" in store and ("phenotype_types" in store or "phenotype_type_indices" in store)
+
+
 def cosine_factor(step: int, total: int, warmup: int, cycles: int, least: float) -> float:
     r"""Linear warm-up, then ``cycles`` cosines from 1 to ``least``: the factor on the learning rate.
 
@@ -300,6 +360,29 @@ def cosine_factor(step: int, total: int, warmup: int, cycles: int, least: float)
     t = min((step - warmup) / max(total - warmup, 1), 1.0)
     p = 1.0 if t >= 1.0 else (cycles * t) % 1.0
     return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * p))
+
+
+def restart_factor(step: int, first: int, multiple: float, gamma: float, warmup: int, least: float) -> float:
+    r"""Cosines from :math:`\gamma^c` to ``least``, each after a linear warm-up: the factor on the learning rate.
+
+    .. math::
+        f = l + (\gamma^c - l)\,\tfrac12\bigl(1 + \cos(\pi\, p)\bigr), \quad
+        p = \frac{s - w}{n_c - w}, \quad n_{c+1} = \lfloor m\,(n_c - w) \rfloor + w
+
+    with the step s of cycle c, which has :math:`n_c` steps, w of them warm-up, at least one not.
+
+    >>> [round(restart_factor(step, 4, 0.5, 0.5, 0, 0.0), 2) for step in range(7)]
+    [1.0, 0.85, 0.5, 0.15, 0.5, 0.25, 0.25]
+    """
+    length, cycle = first, 0
+    while step >= length:
+        step -= length
+        length = max(int((length - warmup) * multiple), 1) + warmup
+        cycle += 1
+    if step < warmup:
+        return least + (gamma**cycle - least) * step / warmup
+    p = (step - warmup) / (length - warmup)
+    return least + (gamma**cycle - least) * 0.5 * (1 + math.cos(math.pi * p))
 
 
 def optimizer_steps(batches: int, epochs: int, accumulate: Mapping[int, int]) -> int:

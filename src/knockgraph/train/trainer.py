@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import lightning.pytorch as pl
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import callbacks
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, TQDMProgressBar
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins.precision import DoublePrecision
 from lightning.pytorch.utilities import rank_zero_only
@@ -26,6 +26,7 @@ from knockgraph.train.finite import Finite
 from knockgraph.train.learning import Learning
 from knockgraph.train.metrics_file import MetricsFile
 from knockgraph.train.plots import Plots
+from knockgraph.train.progress import RunProgress
 from knockgraph.train.ranks import Ranks
 from knockgraph.train.schema import EMPTY, Config
 
@@ -165,7 +166,7 @@ def make_trainer(
     if t.plot_every_n_epochs:
         used.append(Plots(directory, t.plot_every_n_epochs))
     if t.progress_bar:
-        used.append(TQDMProgressBar(refresh_rate=10))
+        used.append(RunProgress(t.log_every_n_steps, say))
     if placement(config.strategy.name) == "stored":
         used.append(SharedStore(directory / "store"))
     loggers: list[Logger] = [metrics]
@@ -188,7 +189,7 @@ def make_trainer(
         callbacks=used,
         plugins=[saving.SafeCheckpointIO(), *([Float64()] if t.precision == "64-true" else []), *cluster],
         enable_checkpointing=False,  # ours above: without pickle, verified
-        enable_progress_bar=t.progress_bar,
+        enable_progress_bar=False,  # ours above: one bar for the whole run
         enable_model_summary=False,
         log_every_n_steps=t.log_every_n_steps,
         use_distributed_sampler=False,  # the loader shares the experiments out itself
@@ -215,6 +216,7 @@ def quiet() -> None:
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     for text in (
         ".*does not have many workers.*",
+        ".*overridden .on_before_batch_transfer.*",  # the task takes PyG's batches, which our data module has none of
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
         ".*srun. command is available.*",  # on every machine of a cluster; slurm.check_tasks knows where it is needed

@@ -40,6 +40,9 @@ def wandb_logger(config: Config, directory: Path, main: bool) -> WandbLogger:
         id=path.read_text(encoding="utf-8") if main else None,
         resume="allow",
         project=config.logging.project,
+        entity=config.logging.entity,
+        group=config.logging.group,
+        tags=config.logging.tags,
         save_dir=directory,
         offline=config.logging.wandb == "offline",
     )

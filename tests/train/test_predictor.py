@@ -1,0 +1,82 @@
+"""Prediction encodes the wild type once, and in bf16 rounds only what a perturbation changes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import knockgraph as kg
+from knockgraph.train.config import compose
+from knockgraph.train.predictor import Predictor
+
+GRAPH = kg.demo_cell()
+LABELS = kg.LabelTransform.fit(torch.tensor([[0.0], [1.0]]))
+GENOTYPES = [[3, 17], [5], [], [40, 41, 42], [3, 99]]
+
+
+def _predictor(*overrides: str) -> Predictor:
+    torch.manual_seed(0)
+    return Predictor(compose(["data=demo", *overrides]), GRAPH, LABELS).eval()
+
+
+def _predict(predictor: Predictor, genotypes: list[list[int]] = GENOTYPES) -> Tensor:
+    with torch.no_grad():
+        return predictor(kg.PerturbationBatch.from_lists(genotypes, GRAPH.num_genes)).values
+
+
+def _counted(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    columns: list[int] = []
+    encode = predictor.model.encode
+    monkeypatch.setattr(
+        predictor.model, "encode", lambda view: (columns.append(view.batch.num_columns), encode(view))[1]
+    )
+    return columns
+
+
+def test_a_model_of_the_wild_type_encodes_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = _predictor("model=dango", "model.options.channels=8")
+    expected = torch.cat([_predict(predictor.train().eval(), [genotype]) for genotype in GENOTYPES])
+    predictor.train().eval()
+    columns = _counted(predictor, monkeypatch)
+    assert torch.allclose(torch.cat([_predict(predictor, [genotype]) for genotype in GENOTYPES]), expected)
+    assert columns == [1]
+    with torch.no_grad():
+        predictor.model.embedding.add_(1.0)
+    changed = _predict(predictor.train().eval())
+    assert columns == [1, 1]
+    assert not torch.allclose(changed, expected)
+    predictor.double()
+    assert _predict(predictor).dtype == torch.float64
+
+
+def test_a_gradient_is_of_the_weights_as_they_are() -> None:
+    predictor = _predictor("model=dango", "model.options.channels=8")
+    _predict(predictor)
+    for _ in range(2):
+        predictor(kg.PerturbationBatch.from_lists(GENOTYPES, GRAPH.num_genes)).values.sum().backward()
+    assert predictor.model.embedding.grad is not None
+
+
+def test_bf16_rounds_only_what_a_perturbation_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = _predictor("model=hetero-small")
+    torch.nn.init.normal_(predictor.model.global_predictor[-1].weight, std=1e-3)
+    exact = _predict(predictor.double())
+    predictor.float()
+    columns = _counted(predictor, monkeypatch)
+    predictor.in_bf16 = True
+    mixed = torch.cat([_predict(predictor, GENOTYPES[:3]), _predict(predictor, GENOTYPES[3:])]).double()
+    assert sorted(columns) == [1, 3, 4]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        batch = kg.PerturbationBatch.from_lists(GENOTYPES, GRAPH.num_genes)
+        with predictor.strategy(batch.with_wild_type()) as view:
+            rounded = predictor.model(view, batch).values.double()
+    error, plain = (mixed - exact).norm() / exact.std(), (rounded - exact).norm() / exact.std()
+    assert 0 < error < plain / 3
+
+
+def test_nothing_is_rounded_where_the_perturbed_graphs_do_not_count() -> None:
+    predictor = _predictor("model=hetero-small")  # its global predictor starts at 0
+    full = _predict(predictor)
+    predictor.in_bf16 = True
+    assert torch.equal(_predict(predictor), full)
