@@ -112,7 +112,7 @@ def test_from_a_table_to_predictions(command: Command, tmp_path: Path) -> None:
     assert again.splitlines()[-2] == said.splitlines()[-1]
     out, _ = command("predict", run, "--genes", "YAA001W,YAA002C", "--genes", "WT")
     head, *rows = [line.split("\t") for line in out.splitlines()]
-    assert head == ["genotype", "fitness", "gene_interaction"]
+    assert head == ["genotype", "fitness", "gene_interaction", "standard"]
     assert rows[1][0] == "WT"
     assert rows[1][2] == "0"  # by definition; its fitness is not
     assert float(rows[1][1]) != 0
@@ -180,7 +180,10 @@ def test_thousands_of_phenotypes(tmp_path: Path) -> None:
     summary = predict(run, tmp_path / "out.parquet", genes=["YAA001W", "YAA002C+YAA003W"], say=SILENT)
     assert time.perf_counter() - start < 60  # a loop over columns in each of the 48 steps would take minutes
     assert summary["columns"] == [f"predicted_{name}" for name in names]
-    assert pq.read_table(tmp_path / "out.parquet").shape == (2, 2001)
+    assert pq.read_table(tmp_path / "out.parquet").shape == (
+        2,
+        2 + 3 * 2000,
+    )  # genotype, standard; prediction, lower, upper of each
     losses = [value for _, value in curves(run / "metrics.csv")["train/loss"]]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     result = json.loads((run / "result.json").read_text())
