@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
+
+if TYPE_CHECKING:
+    from knockgraph.screen import BoundScreen
+    from knockgraph.screen.ragged import Ints
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,19 @@ class CellModel(nn.Module, ABC):
 
         Args:
             genes: bool [num_genes], the genes that training samples delete.
+        """
+
+    def prepare(
+        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
+    ) -> None:
+        """Called once before training, not when it is resumed; for models that are fitted, or start from one that is.
+
+        Args:
+            screen: The experiments.
+            rows: Positions of the training rows.
+            values: Their labels, ``[rows, phenotypes]``, in label units.
+            validation: The same of the validation part.
+            classes: Whether the labels are 0 and 1.
         """
 
     def columns(self, batch: PerturbationBatch) -> PerturbationBatch:
