@@ -1,50 +1,64 @@
-"""Bootstrap intervals against scipy and against drawing by hand."""
+"""Bootstrap intervals against the plain scores of experiments that are really repeated."""
+
+from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 from scipy.stats import pearsonr
+from sklearn.metrics import average_precision_score, roc_auc_score
 
-from knockgraph.bootstrap import interval, resampled
-
-
-def data(n: int = 200, seed: int = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    random = np.random.default_rng(seed)
-    y = random.normal(size=n)
-    shared = random.normal(size=n)
-    return y, {"good": y + 0.5 * shared, "fair": y + 0.55 * shared, "none": random.normal(size=n)}
+from knockgraph.bootstrap import interval, mean_over_seeds, resampled
 
 
-def test_the_first_value_is_that_of_all_experiments() -> None:
-    y, p = data()
-    found = resampled(y, p, False, 50, 0)["pearson"]
-    for name, values in found.items():
-        assert values.shape == (51,)
-        assert values[0] == pytest.approx(pearsonr(y, p[name])[0], abs=1e-12)
+def test_samples_are_scores_of_repeated_experiments() -> None:
+    random = default_rng(0)
+    y = random.normal(size=200)
+    predicted = {"good": y + random.normal(size=200), "bad": random.normal(size=200), "constant": np.ones(200)}
+    found = resampled(y, predicted, classes=False, samples=3, seed=7)["pearson"]
+    draws = default_rng(7).multinomial(200, np.full(200, 1 / 200), size=4)
+    for model in ("good", "bad"):
+        assert found[model][0] == pytest.approx(pearsonr(y, predicted[model]).statistic)
+        for sample, count in zip(found[model][1:], draws[1:], strict=True):
+            again = pearsonr(np.repeat(y, count), np.repeat(predicted[model], count)).statistic
+            assert sample == pytest.approx(again)
+    assert np.isnan(found["constant"]).all()
+    assert math.isnan(interval(found["constant"]).value)
 
 
-def test_samples_are_draws_with_replacement() -> None:
-    y, p = data()
-    values = resampled(y, p, False, 2000, 1)["pearson"]["good"][1:]
-    random = np.random.default_rng(5)
-    by_hand = []
-    for _ in range(2000):
-        rows = random.integers(0, len(y), len(y))
-        by_hand.append(pearsonr(y[rows], p["good"][rows])[0])
-    assert values.std() == pytest.approx(np.std(by_hand), rel=0.1)
+def test_classes_with_ties() -> None:
+    random = default_rng(1)
+    y = (random.random(300) < 0.2).astype(float)
+    p = np.round(y + random.normal(size=300), 0)  # many ties
+    found = resampled(y, {"m": p}, classes=True, samples=2, seed=3)
+    draws = default_rng(3).multinomial(300, np.full(300, 1 / 300), size=3)
+    draws[0] = 1
+    for k, count in enumerate(draws):
+        truth, score = np.repeat(y, count), np.repeat(p, count)
+        assert found["auroc"]["m"][k] == pytest.approx(roc_auc_score(truth, score))
+        assert found["average_precision"]["m"][k] == pytest.approx(average_precision_score(truth, score))
 
 
-def test_differences_are_paired() -> None:
-    """Both models make the same errors: their difference is far surer than each score."""
-    y, p = data()
-    found = resampled(y, p, False, 500, 0)["pearson"]
-    lead = interval(found["good"] - found["fair"])
-    alone = interval(found["good"])
-    assert lead.low > 0
-    assert lead.high - lead.low < 0.3 * (alone.high - alone.low)
+def test_a_paired_difference_is_tighter_than_its_parts() -> None:
+    random = default_rng(2)
+    y = random.normal(size=500)
+    first = y + random.normal(size=500)
+    both = {"first": first, "second": first + 0.1 * random.normal(size=500)}
+    found = resampled(y, both, classes=False, samples=400, seed=0)["pearson"]
+    one, gap = interval(found["first"]), interval(found["first"] - found["second"])
+    assert one.low < one.value < one.high
+    assert gap.high - gap.low < 0.3 * (one.high - one.low)
+    # The interval is that of the textbook: r ± 1.96 (1 − r²) / √n.
+    assert one.high - one.low == pytest.approx(2 * 1.96 * (1 - one.value**2) / math.sqrt(500), rel=0.2)
+    assert mean_over_seeds([np.array([1.0, 2.0]), np.array([3.0, 6.0])]).tolist() == [2.0, 4.0]
 
 
 def test_several_phenotypes_with_missing_labels() -> None:
-    y, p = data()
+    random = default_rng(3)
+    y = random.normal(size=200)
+    p = {"good": y + random.normal(size=200), "fair": y + 2 * random.normal(size=200)}
     two = np.stack([y, -y], 1)
     two[::3, 1] = np.nan
     predicted = np.stack([p["good"], -p["fair"]], 1)
@@ -56,7 +70,7 @@ def test_several_phenotypes_with_missing_labels() -> None:
 
 
 def test_what_is_constant_has_no_correlation_and_warns_nobody() -> None:
-    y, _ = data(4)
+    y = default_rng(4).normal(size=4)
     found = resampled(y, {"constant": np.full(4, 0.1)}, False, 200, 0)["pearson"]["constant"]
     assert np.isnan(found).all()
     assert np.isnan(interval(found).low)

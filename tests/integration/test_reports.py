@@ -24,7 +24,7 @@ BENCH = ["--genes", "150", "--edges", "1500", "--relations", "2", "--repeats", "
 CLASSES = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
 STEPS = ["--channels", "8", "--layers", "1", "--only", "hetero", "--only", "metabolism"]
 LEARN = ["--experiments", "200", "--epochs", "1", "--batch-size", "16", "--baseline", "additive", "--variant"]
-LEARN += ["learner: model=additive", "--variant", "bad: model=hetero model.options.messages.conv=none"]
+LEARN += ["learner: model=additive", "--variant", "bad: model=hetero-pairs"]
 # Case → the commands, and the pages that they make with how many pictures each has.
 CASES: dict[str, tuple[list[list[str]], dict[str, int]]] = {
     "training": (

@@ -231,7 +231,7 @@ def _config(base: Config, overrides: Sequence[str], name: str, variant: Variant)
     words = [word for word in variant.overrides if word != "loss=dango" or base.task == "regression"]
     try:
         config = compose([*overrides, *words])
-    except ConfigError as error:
+    except KnockgraphError as error:
         raise ConfigError(f"the variant {name!r}: {error}") from error
     mine, common = asdict(config.data), asdict(base.data)
     changed = [key for key in common if key not in _PARTS_OF_THE_DATA and mine[key] != common[key]]
