@@ -62,6 +62,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "model": {
         "hetero": "knockgraph.models.hetero:HeteroCellModel",
         "dango": "knockgraph.models.dango:Dango",
+        "residual": "knockgraph.models.residual:ResidualModel",
         "additive": "knockgraph.models.toy:AdditiveModel",
         "constant": "knockgraph.models.toy:ConstantModel",
     },
@@ -126,6 +127,7 @@ ABOUT: dict[str, dict[str, str]] = {
     "model": {
         "hetero": "messages on each strain's own graph; the difference to the wild type predicts",
         "dango": "DANGO (Zhang et al.): messages on the wild type only, attention among the deleted genes",
+        "residual": "a trained model that corrects one that is fitted at once, from zero",
         "additive": "one effect per gene, by gradient descent: shows that training works",
         "constant": "predicts 0: shows that metrics do not move by themselves",
     },
@@ -155,7 +157,7 @@ ABOUT: dict[str, dict[str, str]] = {
         "low-rank": "effects of genes, and of pairs as products of learned vectors",
         "boosting": "boosted regression trees on features of the genotype",
         "soft-impute": "the matrix of pairs completed by one of low rank",
-        "profile-propagation": "unseen genes take the interaction profiles of genes near them in the networks",
+        "profile-propagation": "pair-gp, and unseen genes take the profiles of similar ones: the best on pairs",
     },
 }
 """Kind → name → what it is, in a line, where the docstring of the class starts with a formula."""

@@ -45,7 +45,7 @@ def test_a_restored_model_predicts_the_same(name: str, bound: BoundScreen, tmp_p
     model = model or FittedModel(baselines.create(name), name)  # 'additive' is also a model that is trained
     assert isinstance(model, FittedModel)
     values = torch.as_tensor(bound.values[rows[:300]])
-    model.fit(bound, rows[:300], values, (rows[300:], bound.values[300:]), classes=False)
+    model.prepare(bound, rows[:300], values, (rows[300:], bound.values[300:]), classes=False)
     # The last two have genes that no row deletes.
     batch = PerturbationBatch.from_lists([*_lists(bound, rows[300:]), [3, 1], [0, 5, 7]], graph.num_genes)
     expected = model.decode((), batch).values

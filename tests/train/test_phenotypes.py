@@ -57,7 +57,8 @@ def test_from_a_table_to_predictions(command: Command, tmp_path: Path) -> None:
         writer.writerow(["genotype", *screen.phenotypes])
         for genes, *values in zip(screen.genotypes, *screen.phenotypes.values(), strict=True):
             writer.writerow(["+".join(genes) or "WT", *("" if math.isnan(v) else v for v in values)])
-    command("screen", "import", "table", "--from", tmp_path / "screen.csv", "-o", tmp_path / "screen.parquet")
+    target = ("-o", tmp_path / "screen.parquet", "--missing", "keep")
+    command("screen", "import", "table", "--from", tmp_path / "screen.csv", *target)
     run = tmp_path / "run"
     words = [f"data.screen={tmp_path}/screen.parquet", BOTH, "loader.batch_size=16", "trainer.max_epochs=2", *QUIET]
     small = ["model.options.channels=8", "trainer.plot_every_n_epochs=1", f"run_dir={run}"]

@@ -5,6 +5,7 @@ name          what it is
 ============  ========================================================================================
 ``hetero``    message passing on each sample's own perturbed graph, compared with the wild type
 ``dango``     message passing on the wild type; a perturbation only chooses gene embeddings
+``residual``  a trained model as a correction, zero at the start, of one that is fitted at once
 ``additive``  one learned number per gene, summed over the deletions (for tests of the training)
 ``constant``  0, whatever it sees (for tests of the training)
 ============  ========================================================================================

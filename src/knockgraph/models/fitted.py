@@ -48,7 +48,7 @@ class FittedModel(CellModel):
         self.register_buffer("slope", torch.ones(outputs))
         self.register_buffer("offset", torch.zeros(outputs))
 
-    def fit(
+    def prepare(
         self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
     ) -> None:
         """Fit the baseline; of classes also the map from its predictions to probabilities, on the validation rows.
@@ -71,8 +71,11 @@ class FittedModel(CellModel):
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """Predict the samples."""
         del encoded
-        found = self.baseline.predict_rows(GenotypeRows.of_batch(batch)).to(self.slope)
-        return Prediction(found * self.slope + self.offset)
+        return Prediction(self.predicted(GenotypeRows.of_batch(batch)))
+
+    def predicted(self, genotypes: GenotypeRows) -> Tensor:
+        """Predict genotypes, ``[rows, outputs]``."""
+        return self.baseline.predict_rows(genotypes).to(self.slope) * self.slope + self.offset
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the baseline has found, as part of ``state_dict()``."""

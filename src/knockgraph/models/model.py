@@ -5,13 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 
 from knockgraph.errors import ModelError
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
+
+if TYPE_CHECKING:
+    from knockgraph.screen import BoundScreen
+    from knockgraph.screen.ragged import Ints
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,19 @@ class CellModel(nn.Module, ABC):
 
         Args:
             genes: bool [num_genes], the genes that training samples delete.
+        """
+
+    def prepare(
+        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
+    ) -> None:
+        """Called once before training, not when it is resumed; for models that are fitted, or start from one that is.
+
+        Args:
+            screen: The experiments.
+            rows: Positions of the training rows.
+            values: Their labels, ``[rows, phenotypes]``, in label units.
+            validation: The same of the validation part.
+            classes: Whether the labels are 0 and 1.
         """
 
     def gene_states(self, view: PerturbedGraphs) -> Tensor:

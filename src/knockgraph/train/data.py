@@ -219,7 +219,7 @@ def load_graph(data: DataConfig) -> CellGraph:
 
 
 def selected(graph: CellGraph, data: DataConfig) -> CellGraph:
-    """What the config chooses of a graph: relations, merged as it says; calls as features; networks permuted."""
+    """The graph as the config sees it: its relations, merged, with digenic calls, or permuted as a control."""
     graph = _merged(_only(graph, data.relations), data.merge)
     if data.calls is not None:
         calls = Screen.load(_there("data.calls", data.calls))

@@ -144,6 +144,9 @@ def _fit(
         data = TrainingData.from_config(config) if given is None else given
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
+    if resume_from is None:
+        parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
+        task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
     trainer = make_trainer(config, directory, folder, say)
     if config.trainer.profile != "off":
         watch(config, trainer, len(data.rows["train"]), directory)
@@ -177,7 +180,7 @@ def fit_at_once(
     directory: Path,
     lock: RunLock,
     say: Say,
-    given: TrainingData | None = None,
+    given: TrainingData | None,
 ) -> None:
     """Fit a baseline, save it and finish as after a training; a run that was fitted before is only finished."""
     if config.trainer.devices * config.trainer.num_nodes > 1:
@@ -208,7 +211,7 @@ def fit_at_once(
         _write_directory(config, data, directory, given is not None)
         _announce(config, data, task, directory, say)
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
-        task.model.fit(data.bound, *parts[0], parts[1], data.classes)
+        task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
         about = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
