@@ -28,7 +28,7 @@ from knockgraph.models.fitted import FittedModel
 from knockgraph.options import did_you_mean
 from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
-from knockgraph.train import memory
+from knockgraph.train import checkpoints, memory
 from knockgraph.train.intervals import COVERAGE, Intervals
 from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, checkpoint_of, load_predictor, named
 from knockgraph.train.schema import EMPTY
@@ -132,7 +132,8 @@ class RunPredictor:
             say(f"note: {task.approximation}")
         self.task = task.to(device)
         self.graph = task.graph
-        self.intervals = Intervals.load(directory, checkpoint_of(self.config, which))
+        self.checkpoint = checkpoint_of(self.config, which)
+        self.intervals = Intervals.load(directory, self.checkpoint)
         self.set_coverage(coverage)
 
     def set_coverage(self, coverage: float) -> None:
@@ -188,12 +189,9 @@ class RunPredictor:
         return column, float(next(self([Genotype(())], 1, batch_size=1)).values[0, column])
 
     def fingerprint(self) -> str:
-        """SHA-256 of the weights: what pieces of a prediction remember."""
-        h = hashlib.sha256()
-        for name, value in sorted(self.task.state_dict().items()):
-            data = value.detach().cpu().contiguous().numpy().tobytes() if isinstance(value, Tensor) else repr(value)
-            h.update(name.encode() + (data if isinstance(data, bytes) else data.encode()))
-        return h.hexdigest()
+        """SHA-256 of the checkpoint: what pieces of a prediction remember."""
+        path = checkpoints.find(self.directory / "checkpoints", self.checkpoint)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
 
     def measured(self) -> set[Genotype]:
         """The genotypes of the run's screen; those with a gene that the graph does not have are left out."""
