@@ -43,6 +43,7 @@ _SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
 
 Floats = npt.NDArray[np.float64]
 Order = Literal["extreme", "lowest", "highest"]
+PRECISIONS = ("full", "bf16")
 ORDERS: tuple[str, ...] = get_args(Order)
 
 
@@ -103,6 +104,7 @@ class RunPredictor:
         strategy: A different strategy from that of training.
         say: Called with messages for the user.
         coverage: Of the intervals, see :class:`~knockgraph.train.intervals.Intervals`.
+        precision: ``full``, that of the weights, or ``bf16``, see :class:`~knockgraph.train.predictor.Predictor`.
 
     Attributes:
         intervals: Those of the run, or ``None`` where it has none.
@@ -116,7 +118,10 @@ class RunPredictor:
         strategy: str | None = None,
         say: Say = print,
         coverage: float = COVERAGE,
+        precision: str = "full",
     ) -> None:
+        if precision not in PRECISIONS:
+            raise KnockgraphError(f"there is no precision {precision!r}; use {' or '.join(PRECISIONS)}")
         self.directory = directory
         self.config, task = load_predictor(directory, which)
         if self.config.task in EMPTY:
@@ -131,6 +136,7 @@ class RunPredictor:
         if task.approximation is not None:
             say(f"note: {task.approximation}")
         self.task = task.to(device)
+        self.task.in_bf16 = precision == "bf16"
         self.graph = task.graph
         self.checkpoint = checkpoint_of(self.config, which)
         self.intervals = Intervals.load(directory, self.checkpoint)
@@ -223,6 +229,7 @@ def predict(
     strategy: str | None = None,
     which: str = "best-error",
     device: str = "cpu",
+    precision: str = "full",
     say: Say = print,
     progress: Progress | None = None,
     keep: bool = False,
@@ -245,6 +252,7 @@ def predict(
         strategy: A different strategy from that of training.
         which: The checkpoint.
         device: ``cpu`` or ``cuda``.
+        precision: ``full`` or ``bf16``.
         say: Called with messages for the user.
         progress: Told after each batch.
         keep: Whether the result holds the predictions themselves.
@@ -256,7 +264,7 @@ def predict(
         raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
     if output is not None:
         check_writable(output)
-    predictor = RunPredictor(directory, which, device, strategy, say, coverage)
+    predictor = RunPredictor(directory, which, device, strategy, say, coverage, precision)
     graph, task = predictor.graph, predictor.task
     genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if new:
@@ -282,6 +290,7 @@ def predict(
     if output is not None:
         say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
     about: dict[str, Any] = {"column": names[0]} if len(names) == 1 else {"columns": names}
+    about["precision"] = "bf16" if task.in_bf16 else str(next(task.parameters(), torch.zeros(0)).dtype).split(".")[1]
     about["coverage"] = None if predictor.intervals is None else coverage
     summary = {"genotypes": written, "batch_size": size, **about, "output": None if output is None else str(output)}
     return {**summary, "predictions": kept} if keep else summary
@@ -529,7 +538,15 @@ def _table(path: Path) -> Screen:
         except FileFormatError as error:
             if "not a knockgraph screen" not in str(error):
                 raise
-    return read_genotypes(path)
+    try:
+        return read_genotypes(path)
+    except ScreenError as error:
+        if " --" not in str(error):
+            raise
+        how = (
+            "that is an option of 'knockgraph screen import table': import the table with it, and predict the new file"
+        )
+        raise ScreenError(f"{error} ({how})") from error
 
 
 def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Batches) -> int:
