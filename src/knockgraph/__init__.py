@@ -39,6 +39,7 @@ from knockgraph.registry import register
 
 if TYPE_CHECKING:
     from knockgraph import losses, models, nn, ops, strategies
+    from knockgraph.fitted import Fitted, fit, load
     from knockgraph.graph import CellGraph, GeneNames, Metabolism, Reaction, Relation
     from knockgraph.screen import (
         BoundScreen,
@@ -65,6 +66,7 @@ _LATE = {
     "PerturbationDataset": "screen.pyg",
     "PerturbedGraphs": "strategies",
     **dict.fromkeys(("demo_cell", "demo_screen"), "sources.demo"),
+    **dict.fromkeys(("Fitted", "fit", "load"), "fitted"),
     **dict.fromkeys(("yeast_scale_cell", "yeast_scale_screen"), "sources.yeast_scale"),
 }
 
@@ -76,6 +78,7 @@ __all__ = [
     "ConfigError",
     "DownloadError",
     "FileFormatError",
+    "Fitted",
     "GeneListMismatchError",
     "GeneNames",
     "GraphError",
@@ -109,6 +112,8 @@ __all__ = [
     "WindowError",
     "demo_cell",
     "demo_screen",
+    "fit",
+    "load",
     "losses",
     "models",
     "nn",

@@ -22,6 +22,7 @@ from knockgraph.models.baselines.baseline import GenotypeRows
 from knockgraph.models.fitted import FittedModel
 from knockgraph.train import foreseen
 from knockgraph.train.data import TrainingData
+from knockgraph.train.intervals import COVERAGE, Intervals
 from knockgraph.train.metrics import headline, metrics_of
 from knockgraph.train.predictor import MOST_NAMED, Say
 from knockgraph.train.run import load_task
@@ -46,7 +47,7 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
         except KnockgraphError:  # removed to save space, or not yet complete
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             task.strategy.prepare(data.bound, Path(folder) / "store")
-        result = evaluate_part(config, data, task.to(device), part, None, say)
+        result = evaluate_part(config, data, task.to(device), part, None, say, Intervals.load(directory, which))
     say(verdict(config.model.name, result, task.classes))
     return result
 
@@ -65,8 +66,21 @@ def _check_labels(data: TrainingData, task: Task, directory: Path, say: Say) -> 
     say("note: an earlier version made this run, without a hash of its labels; they were checked by their scale only")
 
 
+def measure_intervals(task: Task, data: TrainingData, which: str) -> Intervals:
+    """The intervals that the errors of the validation part allow."""
+    rows = data.rows["val"]
+    predicted = task.told(predict_rows(task, data, "val"), data.bound.num_perturbed[rows])
+    return Intervals.of_errors(which, task.phenotypes, data.bound.values[rows].double().numpy(), predicted.numpy())
+
+
 def evaluate_part(
-    config: Config, data: TrainingData, task: Task, part: str, directory: Path | None, say: Say
+    config: Config,
+    data: TrainingData,
+    task: Task,
+    part: str,
+    directory: Path | None,
+    say: Say,
+    intervals: Intervals | None = None,
 ) -> dict[str, Any]:
     """Predict one part and compare with what was measured and with every baseline."""
     if part not in data.rows:
@@ -92,8 +106,36 @@ def evaluate_part(
         "approximation": task.approximation,
         **_points(task.phenotypes, measured, predicted),
     }
+    if intervals is not None:
+        result["intervals"] = _coverage(intervals, measured, predicted)
     _print(result, task.classes, say)
+    if intervals is not None:
+        say(coverage_in_words(result))
     return result
+
+
+def _coverage(intervals: Intervals, measured: Tensor, predicted: Tensor) -> dict[str, Any]:
+    """What the intervals promise, and how many labels of this part lie in them; a list where several phenotypes are."""
+    found = intervals.measured(measured.double().numpy(), predicted.numpy())
+    return {"coverage": COVERAGE, "measured": found, "half_width": intervals.half_width().tolist()}
+
+
+def coverage_in_words(result: Mapping[str, Any]) -> str:
+    """What the intervals promise and what they hold, in one sentence.
+
+    >>> coverage_in_words({"part": "test", "intervals": {"coverage": 0.9, "measured": [0.912], "half_width": [0.2]}})
+    '90 % intervals (prediction ± 0.2, from the validation part): 91.2 % of the test labels lie in theirs'
+    """
+    found = result["intervals"]
+    shares = [share for share in found["measured"] if share is not None and not math.isnan(share)]
+    widths = ["∞" if q is None or math.isinf(q) else f"{q:.3g}" for q in found["half_width"]]
+    width = f"± {widths[0]}" if len(widths) == 1 else "± a width for each phenotype"
+    share = f"{100 * sum(shares) / len(shares):.1f} %" if shares else "none"
+    mean = "" if len(widths) == 1 else ", on average over the phenotypes,"
+    return (
+        f"{100 * found['coverage']:g} % intervals (prediction {width}, from the validation part): "
+        f"{share} of the {result['part']} labels{mean} lie in theirs"
+    )
 
 
 def _figures(
@@ -181,7 +223,7 @@ def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
     task.eval()
     with torch.no_grad():
         for batch in data.loader(part, False, task.strategy):
-            values.append(task(batch.to(task.device)).values.cpu())  # noqa: PERF401
+            values.append(task(batch.to(task.device)).values.detach().cpu())  # noqa: PERF401
     return torch.cat(values)
 
 

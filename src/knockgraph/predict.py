@@ -9,7 +9,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,11 @@ from knockgraph.files import atomic_write, check_writable
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.models.fitted import FittedModel
+from knockgraph.options import did_you_mean
 from knockgraph.screen import PerturbationBatch, Screen
-from knockgraph.screen.genotypes import as_text, entry, name_and_value, parse
+from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
 from knockgraph.train import memory
+from knockgraph.train.intervals import COVERAGE, Intervals
 from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, load_predictor, named
 from knockgraph.train.schema import EMPTY
 from knockgraph.words import counted, listed
@@ -32,7 +34,13 @@ from knockgraph.words import counted, listed
 _MOST_SHOWN = 20
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _MOST_WAITING = 65_536  # predictions that are kept before they are written
+_MOST_KEPT = 1_000_000  # predictions in a JSON file
 _SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
+
+Floats = npt.NDArray[np.float64]
+Order = Literal["extreme", "lowest", "highest"]
+PRECISIONS = ("full", "bf16")
+ORDERS: tuple[str, ...] = get_args(Order)
 
 
 class Genotype(NamedTuple):
@@ -55,14 +63,143 @@ class Genotype(NamedTuple):
         """Number of perturbed genes; a gene with the value 1 is not perturbed."""
         return len(self.genes) if self.values is None else sum(value != 1 for value in self.values)
 
-    def entries(self, graph: CellGraph) -> list[str]:
-        """The genes as they are written, e.g. ``YAL001C=0.3``."""
+    def entries(self, graph: CellGraph, standard: bool = False) -> list[str]:
+        """The genes as they are written, e.g. ``YAL001C=0.3``, or under their standard names."""
         values = self.values or (0.0,) * len(self.genes)
-        return [entry(graph.genes[gene], value) for gene, value in zip(self.genes, values, strict=True)]
+        name = graph.genes.standard if standard else graph.genes.__getitem__
+        return [entry(name(gene), value) for gene, value in zip(self.genes, values, strict=True)]
 
 
-Batches = Iterator[tuple[list[Genotype], npt.NDArray[np.float64]]]
-"""Genotypes, and what is predicted for them, ``[genotypes, phenotypes]``."""
+class Predicted(NamedTuple):
+    """Some genotypes and what is predicted for them, each ``[genotypes, phenotypes]`` and in original units."""
+
+    genotypes: list[Genotype]
+    values: Floats
+    lower: Floats | None = None
+    upper: Floats | None = None
+
+    def columns(self) -> Floats:
+        """The values, or for each phenotype value, lower and upper end; one row each."""
+        if self.lower is None or self.upper is None:
+            return self.values.T
+        return np.stack([self.values, self.lower, self.upper], 2).reshape(len(self.values), -1).T
+
+
+Batches = Iterator[Predicted]
+Progress = Callable[[int, int], None]
+"""Called with the number of genotypes that are done, and with how many there are at most."""
+
+
+class RunPredictor:
+    """The model of a run, ready to predict.
+
+    Args:
+        directory: The run directory.
+        which: The checkpoint.
+        device: ``cpu`` or ``cuda``.
+        strategy: A different strategy from that of training.
+        say: Called with messages for the user.
+        coverage: Of the intervals, see :class:`~knockgraph.train.intervals.Intervals`.
+        precision: ``full``, that of the weights, or ``bf16``, see :class:`~knockgraph.train.predictor.Predictor`.
+
+    Attributes:
+        intervals: Those of the run, or ``None`` where it has none.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        which: str = "best-error",
+        device: str = "cpu",
+        strategy: str | None = None,
+        say: Say = print,
+        coverage: float = COVERAGE,
+        precision: str = "full",
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise KnockgraphError(f"there is no precision {precision!r}; use {' or '.join(PRECISIONS)}")
+        self.directory = directory
+        self.config, task = load_predictor(directory, which)
+        if self.config.task in EMPTY:
+            raise KnockgraphError(
+                f"{directory} is a run of the empty task, which has no model; predict from another run"
+            )
+        if strategy is not None:
+            # What a deletion means is part of the model; other options belong to the strategy that it trained with.
+            meaning = {k: v for k, v in self.config.strategy.options.items() if k == "direction"}
+            other = named("strategy", strategies.create, strategy, task.graph, **meaning)
+            task.strategy = other.double() if self.config.trainer.precision == "64-true" else other
+        if task.approximation is not None:
+            say(f"note: {task.approximation}")
+        self.task = task.to(device)
+        self.task.in_bf16 = precision == "bf16"
+        self.graph = task.graph
+        self.intervals = Intervals.load(directory, which)
+        self.set_coverage(coverage)
+
+    def set_coverage(self, coverage: float) -> None:
+        """Choose the coverage of the intervals; one that the run does not have is refused."""
+        if self.intervals is not None:
+            self.intervals.half_width(coverage)
+        self.coverage = coverage
+
+    def __call__(
+        self,
+        genotypes: Iterable[Genotype],
+        total: int,
+        dosed: bool = False,
+        batch_size: int | None = None,
+        progress: Progress | None = None,
+    ) -> Batches:
+        """Predict, batch by batch.
+
+        Args:
+            genotypes: The genotypes.
+            total: How many there are at most.
+            dosed: Whether some of them have values.
+            batch_size: Samples per batch; by default as many as fit the memory.
+            progress: Told after each batch.
+        """
+        size = batch_size or self.batch_size(total, dosed)
+        done = 0
+        for chunk, values in _batches(self.task, genotypes, self.graph.num_genes, size):
+            yield self._with_intervals(chunk, values)
+            done += len(chunk)
+            if progress is not None:
+                progress(done, total)
+
+    def batch_size(self, total: int, dosed: bool = False) -> int:
+        """As many samples as fit the memory."""
+        return choose_batch_size(self.task, self.graph.num_genes, total, dosed)
+
+    def _with_intervals(self, chunk: list[Genotype], values: Floats) -> Predicted:
+        if self.intervals is None:
+            return Predicted(chunk, values)
+        exact = self.task.by_definition(torch.tensor([genotype.size for genotype in chunk])).numpy()
+        return Predicted(chunk, values, *self.intervals.around(values, exact, self.coverage))
+
+    def centre(self, phenotype: str | None = None) -> tuple[int, float]:
+        """The column of a phenotype, and what is predicted there for the wild type; see :func:`foremost`."""
+        names = self.task.phenotypes
+        if phenotype is None and len(names) > 1:
+            raise KnockgraphError(f"this run predicts {listed(names)}; say by which one to sort, --phenotype NAME")
+        if phenotype is not None and phenotype not in names:
+            near = did_you_mean(phenotype, names)
+            raise KnockgraphError(f"this run does not predict {phenotype!r}{near}, but {listed(names)}")
+        column = 0 if phenotype is None else names.index(phenotype)
+        return column, float(next(self([Genotype(())], 1, batch_size=1)).values[0, column])
+
+    def measured(self) -> set[Genotype]:
+        """The genotypes of the run's screen; those with a gene that the graph does not have are left out."""
+        from knockgraph.train.data import screen_of  # it imports Lightning
+
+        genotypes = screen_of(self.config, self.directory).resolved(self.graph).genotypes
+        row = np.array([(*self.graph.genes.find(name), -1)[0] for name in genotypes.names], dtype=np.int64)
+        return {
+            genotype
+            for genotype in rows_of(genotypes, row[genotypes.codes] if len(row) else genotypes.codes)
+            if -1 not in genotype.genes
+        }
 
 
 def predict(
@@ -71,15 +208,45 @@ def predict(
     *,
     genes: list[str] | None = None,
     screen: Path | None = None,
-    all_pairs: Path | None = None,
-    all_triples: Path | None = None,
+    all_pairs: Path | Literal["graph"] | None = None,
+    all_triples: Path | Literal["graph"] | None = None,
+    top: int | None = None,
+    order: Order = "extreme",
+    new: bool = False,
+    phenotype: str | None = None,
+    coverage: float = COVERAGE,
     batch_size: int | None = None,
     strategy: str | None = None,
     which: str = "best-error",
     device: str = "cpu",
+    precision: str = "full",
     say: Say = print,
+    progress: Progress | None = None,
+    keep: bool = False,
 ) -> dict[str, Any]:
-    """Predict and write, or print a few; see ``knockgraph predict --help``."""
+    """Predict and write, or print a few; see ``knockgraph predict --help``.
+
+    Args:
+        directory: The run directory.
+        output: A file to write.
+        genes: Genotypes as they are written.
+        screen: A table of genotypes.
+        all_pairs: A file of gene names, or ``graph`` for all genes.
+        all_triples: The same.
+        top: Only so many, see :func:`foremost`.
+        order: In which order, with ``top``.
+        new: Leave out genotypes that the run's screen has measured.
+        phenotype: The one to sort by, with ``top``, where there are several.
+        coverage: Of the intervals.
+        batch_size: Samples per batch.
+        strategy: A different strategy from that of training.
+        which: The checkpoint.
+        device: ``cpu`` or ``cuda``.
+        precision: ``full`` or ``bf16``.
+        say: Called with messages for the user.
+        progress: Told after each batch.
+        keep: Whether the result holds the predictions themselves.
+    """
     given = [source for source in (genes, screen, all_pairs, all_triples) if source]
     if len(given) != 1:
         raise KnockgraphError("give exactly one of --genes, --screen, --all-pairs and --all-triples")
@@ -87,45 +254,133 @@ def predict(
         raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
     if output is not None:
         check_writable(output)
-    config, task = load_predictor(directory, which)
-    if config.task in EMPTY:
-        raise KnockgraphError(f"{directory} is a run of the empty task, which has no model; predict from another run")
-    graph = task.graph
-    if strategy is not None:
-        # What a deletion means is part of the model; all other options belong to the strategy that it trained with.
-        meaning = {k: v for k, v in config.strategy.options.items() if k == "direction"}
-        other = named("strategy", strategies.create, strategy, graph, **meaning)
-        task.strategy = other.double() if config.trainer.precision == "64-true" else other
-    if task.approximation is not None:
-        say(f"note: {task.approximation}")
-    task = task.to(device)
+    predictor = RunPredictor(directory, which, device, strategy, say, coverage, precision)
+    graph, task = predictor.graph, predictor.task
     genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
-    if output is None and total > _MOST_SHOWN:
-        raise KnockgraphError(f"{total:,} genotypes are too many to print; write them to a file with -o FILE")
-    if output is None and len(task.phenotypes) > MOST_NAMED:
-        many = counted(len(task.phenotypes), "phenotype")
-        raise KnockgraphError(f"{many} are too many to print; write them to a file with -o FILE")
-    size = batch_size or choose_batch_size(task, graph.num_genes, total, dosed)
+    if new:
+        genotypes = without(genotypes, predictor.measured())
+    _check_amount(total if top is None else top, output, top is not None, len(task.phenotypes), keep)
+    size = batch_size or predictor.batch_size(total, dosed)
+    batches = predictor(genotypes, total, dosed, size, progress)
+    if top is not None:
+        batches = iter([foremost(batches, top, *predictor.centre(phenotype), order)])
+    kept: list[dict[str, Any]] = []
+    if keep:
+        batches = _kept(graph, task.phenotypes, batches, kept)
     names = [f"predicted_{name}" + ("_probability" if task.classes else "") for name in task.phenotypes]
-    batches = _batches(task, genotypes, graph.num_genes, size)
     if output is None:
         written = _print(graph, task.phenotypes, batches, say)
     else:
-        written = _stream(output, graph, names, batches)
+        written = _stream(output, graph, _column_names(task.phenotypes, names, predictor.intervals), batches)
         say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
-    about = {"column": names[0]} if len(names) == 1 else {"columns": names}
-    return {"genotypes": written, "batch_size": size, **about, "output": None if output is None else str(output)}
+    about: dict[str, Any] = {"column": names[0]} if len(names) == 1 else {"columns": names}
+    about["precision"] = "bf16" if task.in_bf16 else str(next(task.parameters(), torch.zeros(0)).dtype).split(".")[1]
+    about["coverage"] = None if predictor.intervals is None else coverage
+    summary = {"genotypes": written, "batch_size": size, **about, "output": None if output is None else str(output)}
+    return {**summary, "predictions": kept} if keep else summary
+
+
+def _check_amount(amount: int, output: Path | None, chosen: bool, phenotypes: int, keep: bool) -> None:
+    """Refuse what is too much to print or to hold, before any work."""
+    if output is None and amount > _MOST_SHOWN and not chosen and not keep:
+        raise KnockgraphError(f"{amount:,} genotypes are too many to print; write them to a file with -o FILE")
+    if output is None and phenotypes > MOST_NAMED and not keep:
+        many = counted(phenotypes, "phenotype")
+        raise KnockgraphError(f"{many} are too many to print; write them to a file with -o FILE")
+    if keep and amount * phenotypes > _MOST_KEPT:
+        raise KnockgraphError(
+            f"{amount * phenotypes:,} predictions are too many for --json; write them with -o FILE, or ask for --top"
+        )
+
+
+def _column_names(phenotypes: Sequence[str], predicted: Sequence[str], intervals: Intervals | None) -> list[str]:
+    if intervals is None:
+        return list(predicted)
+    return [
+        c for name, first in zip(phenotypes, predicted, strict=True) for c in (first, f"lower_{name}", f"upper_{name}")
+    ]
+
+
+def without(genotypes: Iterable[Genotype], measured: set[Genotype]) -> Iterator[Genotype]:
+    """The genotypes that are not measured."""
+    return (genotype for genotype in genotypes if genotype not in measured)
+
+
+def foremost(batches: Batches, top: int, column: int, centre: float, order: Order = "extreme") -> Predicted:
+    """The first ``top`` of all genotypes in an order; no more than these and a batch are in memory at a time.
+
+    Args:
+        batches: The predictions.
+        top: How many.
+        column: The phenotype to sort by.
+        centre: What is predicted for the wild type; 0 for interactions.
+        order: ``extreme``: farthest from the centre first; ``lowest`` or ``highest`` first. Of equal ones the earlier.
+    """
+    if top < 1:
+        raise KnockgraphError(f"--top {top}: ask for at least one")
+    if order not in ORDERS:
+        raise KnockgraphError(f"there is no order {order!r}; use {', '.join(ORDERS)}")
+    best: Predicted | None = None
+    for batch in batches:
+        best = batch if best is None else _joined(best, batch)
+        value = best.values[:, column]
+        key = {"extreme": -np.abs(value - centre), "lowest": value, "highest": -value}[order]
+        best = _taken(best, np.argsort(key, kind="stable")[:top])
+    if best is None:
+        raise KnockgraphError("there is nothing left to predict: all of these genotypes are measured; leave --new out")
+    return best
+
+
+def _joined(first: Predicted, second: Predicted) -> Predicted:
+    def both(a: Floats | None, b: Floats | None) -> Floats | None:
+        return None if a is None or b is None else np.concatenate([a, b])
+
+    values = np.concatenate([first.values, second.values])
+    lower, upper = both(first.lower, second.lower), both(first.upper, second.upper)
+    return Predicted([*first.genotypes, *second.genotypes], values, lower, upper)
+
+
+def _taken(found: Predicted, rows: npt.NDArray[np.int64]) -> Predicted:
+    def some(a: Floats | None) -> Floats | None:
+        return None if a is None else a[rows]
+
+    return Predicted([found.genotypes[row] for row in rows], found.values[rows], some(found.lower), some(found.upper))
+
+
+def records(graph: CellGraph, phenotypes: Sequence[str], found: Predicted) -> Iterator[dict[str, Any]]:
+    """One record for each genotype and phenotype; ``lower`` and ``upper`` are ``None`` without intervals."""
+    for row, genotype in enumerate(found.genotypes):
+        names, standard = genotype.entries(graph), genotype.entries(graph, standard=True)
+        for column, phenotype in enumerate(phenotypes):
+            yield {
+                "genotype": names,
+                "standard": standard,
+                "phenotype": phenotype,
+                "prediction": float(found.values[row, column]),
+                "lower": None if found.lower is None else float(found.lower[row, column]),
+                "upper": None if found.upper is None else float(found.upper[row, column]),
+            }
+
+
+def _kept(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, kept: list[dict[str, Any]]) -> Batches:
+    for found in batches:
+        kept.extend(records(graph, phenotypes, found))
+        yield found
 
 
 def _print(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, say: Say) -> int:
-    """A line for each genotype, its predictions behind it; the names of several phenotypes in the first line."""
-    if len(phenotypes) > 1:
-        say("\t".join(["genotype", *phenotypes]))
+    """A line for each genotype under a header: its predictions, of one phenotype with the interval, standard names."""
     written = 0
-    for chunk, values in batches:
-        for genotype, predicted in zip(chunk, values.tolist(), strict=True):
-            written_genes = "+".join(genotype.entries(graph)) or WILD_TYPE
-            say("\t".join([written_genes, *(f"{value:.6g}" for value in predicted)]))
+    for found in batches:
+        several = len(phenotypes) > 1
+        ends = [] if several or found.lower is None else ["lower", "upper"]
+        if written == 0:
+            say("\t".join(["genotype", *phenotypes, *ends, "standard"]))
+        rows = found.values.T if several else found.columns()
+        for genotype, numbers in zip(found.genotypes, rows.T.tolist(), strict=True):
+            texts = ("+".join(genotype.entries(graph, standard)) or WILD_TYPE for standard in (False, True))
+            first, last = texts
+            say("\t".join([first, *(f"{value:.6g}" for value in numbers), last]))
             written += 1
     return written
 
@@ -155,7 +410,7 @@ def _forward(task: Predictor, batch: PerturbationBatch) -> Tensor:
     with contextlib.ExitStack() as stack, torch.no_grad():
         if task.strategy.placement == "stored":  # new genotypes, so nothing is stored for them yet
             task.strategy.prepare(batch, stack.enter_context(tempfile.TemporaryDirectory()))
-        values: Tensor = task(task.strategy.collate(batch).to(task.device)).values
+        values: Tensor = task(task.strategy.collate(batch).to(task.device)).values.detach()
     return values
 
 
@@ -167,7 +422,9 @@ def _batch(chunk: list[Genotype], num_genes: int) -> PerturbationBatch:
     return PerturbationBatch.from_lists(genes, num_genes, values=values)
 
 
-def _batches(task: Predictor, genotypes: Iterable[Genotype], num_genes: int, size: int) -> Batches:
+def _batches(
+    task: Predictor, genotypes: Iterable[Genotype], num_genes: int, size: int
+) -> Iterator[tuple[list[Genotype], Floats]]:
     task.eval()
     iterator = iter(genotypes)
     while chunk := list(itertools.islice(iterator, size)):
@@ -187,8 +444,8 @@ def _genotypes(
     graph: CellGraph,
     genes: list[str] | None,
     screen: Path | None,
-    all_pairs: Path | None,
-    all_triples: Path | None,
+    all_pairs: Path | Literal["graph"] | None,
+    all_triples: Path | Literal["graph"] | None,
 ) -> tuple[Iterable[Genotype], int, bool]:
     """The genotypes, lazily, how many there are and whether some have values; names are resolved before any work."""
     if genes:
@@ -203,19 +460,35 @@ def _genotypes(
     if screen is not None:
         genotypes = _table(screen).genotypes
         row_of = graph.gene_index(genotypes.names).numpy()[genotypes.codes] if len(genotypes.names) else genotypes.codes
-        ptr, doses = genotypes.ptr, np.zeros(len(row_of)) if genotypes.values is None else genotypes.values
-        parts = (slice(ptr[i], ptr[i + 1]) for i in range(len(genotypes)))
-        return (
-            (Genotype.of(row_of[part].tolist(), doses[part].tolist()) for part in parts),
-            len(genotypes),
-            genotypes.values is not None,
-        )
+        return rows_of(genotypes, row_of), len(genotypes), genotypes.values is not None
     path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
     assert path is not None
-    chosen = np.unique(graph.gene_index(read_names(path)).numpy()).tolist()
-    if len(chosen) < k:
-        raise KnockgraphError(f"{path} names {len(chosen)} genes, but {k} are needed for one combination")
-    return map(Genotype, itertools.combinations(chosen, k)), math.comb(len(chosen), k), False
+    chosen = None if path == "graph" else graph.gene_index(read_names(Path(path))).tolist()
+    return *combinations(graph, chosen, k, f"{path}"), False
+
+
+def combinations(
+    graph: CellGraph, chosen: Iterable[int] | None = None, k: int = 2, what: str = "genes"
+) -> tuple[Iterator[Genotype], int]:
+    """All combinations of k genes, lazily, and how many there are.
+
+    Args:
+        graph: The cell graph.
+        chosen: Rows of the genes; all by default, each counts once.
+        k: 2 for pairs, 3 for triples.
+        what: Where the genes come from, for the error.
+    """
+    rows = list(range(graph.num_genes)) if chosen is None else sorted(set(chosen))
+    if len(rows) < k:
+        raise KnockgraphError(f"{what} names {len(rows)} genes, but {k} are needed for one combination")
+    return map(Genotype, itertools.combinations(rows, k)), math.comb(len(rows), k)
+
+
+def rows_of(genotypes: Genotypes, row_of: npt.NDArray[Any]) -> Iterator[Genotype]:
+    """The genotypes of a screen, given the row of each of its codes."""
+    ptr, doses = genotypes.ptr, np.zeros(len(row_of)) if genotypes.values is None else genotypes.values
+    parts = (slice(ptr[i], ptr[i + 1]) for i in range(len(genotypes)))
+    return (Genotype.of(row_of[part].tolist(), doses[part].tolist()) for part in parts)
 
 
 def read_names(path: Path) -> list[str]:
@@ -249,7 +522,15 @@ def _table(path: Path) -> Screen:
         except FileFormatError as error:
             if "not a knockgraph screen" not in str(error):
                 raise
-    return read_genotypes(path)
+    try:
+        return read_genotypes(path)
+    except ScreenError as error:
+        if " --" not in str(error):
+            raise
+        how = (
+            "that is an option of 'knockgraph screen import table': import the table with it, and predict the new file"
+        )
+        raise ScreenError(f"{error} ({how})") from error
 
 
 def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Batches) -> int:
@@ -261,20 +542,17 @@ def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Bat
     import pyarrow as pa
 
     text = output.suffix != ".parquet"
-    kinds = [("genotype", pa.string() if text else pa.list_(pa.string())), *((name, pa.float64()) for name in columns)]
-    schema = pa.schema(kinds)
+    kind = pa.string() if text else pa.list_(pa.string())
+    schema = pa.schema([("genotype", kind), ("standard", kind), *((name, pa.float64()) for name in columns)])
     most = max(_MOST_WAITING // len(columns), 1)
     written = 0
     with atomic_write(output) as part, _writer(part, schema, output.suffix) as writer:
-        genotypes: list[Any] = []
-        values: list[npt.NDArray[np.float64]] = []
-        for chunk, predicted in batches:
-            written_genes = (genotype.entries(graph) for genotype in chunk)
-            genotypes.extend(as_text(row) if text else row for row in written_genes)
-            values.append(predicted)
-            if len(genotypes) >= most:
-                written += _flush(writer, schema, genotypes, values)
-        written += _flush(writer, schema, genotypes, values)
+        waiting: list[Predicted] = []
+        for found in batches:
+            waiting.append(found)
+            if sum(len(one.genotypes) for one in waiting) >= most:
+                written += _flush(writer, schema, graph, waiting)
+        written += _flush(writer, schema, graph, waiting)
     return written
 
 
@@ -288,12 +566,15 @@ def _writer(path: Path, schema: Any, suffix: str) -> Any:
     return csv.CSVWriter(path, schema, write_options=options)
 
 
-def _flush(writer: Any, schema: Any, genotypes: list[Any], values: list[npt.NDArray[np.float64]]) -> int:
+def _flush(writer: Any, schema: Any, graph: CellGraph, waiting: list[Predicted]) -> int:
     import pyarrow as pa
 
-    columns = np.concatenate(values).T.copy() if values else np.empty((len(schema) - 1, 0))
-    writer.write_table(pa.table([pa.array(genotypes, schema[0].type), *columns], schema=schema))
-    count = len(genotypes)
-    genotypes.clear()
-    values.clear()
-    return count
+    kind = schema[0].type
+    names: list[Any] = []
+    for standard in (False, True):
+        rows = (genotype.entries(graph, standard) for found in waiting for genotype in found.genotypes)
+        names.append(pa.array(map(as_text, rows) if pa.types.is_string(kind) else rows, kind))
+    numbers = np.concatenate([found.columns() for found in waiting], 1) if waiting else np.empty((len(schema) - 2, 0))
+    writer.write_table(pa.table([*names, *np.ascontiguousarray(numbers)], schema=schema))
+    waiting.clear()
+    return len(names[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from knockgraph.evaluate import evaluate_part, verdict
+from knockgraph.evaluate import evaluate_part, measure_intervals, verdict
 from knockgraph.files import write_json
 from knockgraph.models.fitted import FittedModel
 from knockgraph.models.model import parameter_counts
@@ -19,7 +19,13 @@ from knockgraph.train.schema import Config
 from knockgraph.train.task import Task
 
 
-def train(config: Config, say: Say = print, max_epochs: int | None = None, overrides: Sequence[str] = ()) -> Path:
+def train(
+    config: Config,
+    say: Say = print,
+    max_epochs: int | None = None,
+    overrides: Sequence[str] = (),
+    data: TrainingData | None = None,
+) -> Path:
     """Run or resume what the config says; returns the run directory.
 
     A resumed run keeps the config it was started with, but for ``max_epochs`` and ``overrides``.
@@ -29,16 +35,23 @@ def train(config: Config, say: Say = print, max_epochs: int | None = None, overr
         say: Called with messages for the user.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
         overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
+        data: What to learn from, instead of what the config names.
     """
-    return fit(config, watch, _finish, say, max_epochs, overrides)
+    return fit(config, watch, _finish, say, max_epochs, overrides, data)
 
 
 def _finish(config: Config, data: TrainingData, task: Task, directory: Path, seconds: float, say: Say) -> None:
     """Test the best checkpoint, write predictions, result and report."""
-    # A run that was shorter than an epoch has not validated.
-    _, best = load_task(directory, "best-error" if checkpoints.any_best(directory / "checkpoints") else "last")
+    # A run that was shorter than an epoch has not validated; what is fitted at once has one state, by any name.
+    fitted = isinstance(task.model, FittedModel)
+    which = "best-error" if fitted or checkpoints.any_best(directory / "checkpoints") else "last"
+    _, best = load_task(directory, which)
     best.strategy.open(directory / "store")  # what a worker does not bring, such as the wild type alone, is asked here
-    result = evaluate_part(config, data, best.to(task.device), "test", directory, say)
+    best = best.to(task.device)
+    intervals = measure_intervals(best, data, which) if config.task == "regression" else None
+    result = evaluate_part(config, data, best, "test", directory, say, intervals)
+    if intervals is not None:
+        intervals.save(directory)
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
     result["parameters_by_part"] = parameter_counts(task.model)

@@ -29,6 +29,7 @@ def options(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 READ = {
+    "--cell",
     "--from",
     "--genes",
     "--graph",
@@ -68,7 +69,7 @@ def test_refused_before_the_work(path: tuple[str, ...], option: str, command: Co
     rest = [*NEEDED.get(path, []), *([output[0], str(tmp_path / "x")] if output else [])]
     error = command(*path, *rest, option, str(tmp_path / "file" / "x.csv"), code=1)[1]
     assert re.match(rf"error: cannot (write|use) .*{tmp_path}/file.*is a file, not a folder", error), error
-    if option not in ("--trace", "--keep"):  # a folder, which is made
+    if option not in ("--trace", "--keep") and (path, option) != (("benchmark",), "-o"):  # a folder, which is made
         error = command(*path, *rest, option, str(tmp_path / "no" / "x.csv"), code=1)[1]
         assert f"the folder {tmp_path}/no does not exist; create it first" in error
         assert f"{tmp_path}: it is a folder" in command(*path, *rest, option, str(tmp_path), code=1)[1]

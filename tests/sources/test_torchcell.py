@@ -160,3 +160,11 @@ def test_no_store_and_a_damaged_one(tmp_path):
     write(tmp_path / "empty", {})
     with pytest.raises(FileFormatError, match="holds no experiments; is it the right folder"):
         imported(tmp_path / "empty")
+
+
+def test_the_command(command, tmp_path):
+    write(tmp_path / "processed" / "lmdb", RECORDS)
+    out, _ = command("screen", "import", "torchcell", "--from", tmp_path, "-o", tmp_path / "x.parquet")
+    assert "3 rows of lmdb → 4 experiments" in out
+    assert "perturbations other than deletions count as deletions, as in torchcell: 3 damp" in out
+    assert Screen.load(tmp_path / "x.parquet") == EXPECTED

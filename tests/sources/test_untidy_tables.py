@@ -3,6 +3,7 @@
 import csv
 import datetime
 import io
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from knockgraph import FileFormatError, KnockgraphError, Screen, ScreenError
+from knockgraph.sources.graph_tables import read_graph
 from knockgraph.sources.table_layout import TableOptions
 from knockgraph.sources.tables import TableReading, read_genotypes, read_table
 
@@ -51,6 +53,8 @@ EXPECTED = [(("YAL001C", "YBR002W"), -0.31), (("YCL003W",), 0.5)]
         "score,gene1,gene2\n-0.31,YAL001C,YBR002W\n0.5,YCL003W,NA\n",
         'Query ORF;Array ORF;score\n"YAL001C";"YBR002W";"-0,31"\n"YCL003W";"-";"0,5"\n',
         "query\tarray\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tWT\t0.5\n",
+        "query_orf1\tquery_orf2\tarray_orf\tscore\nYBR002W\t\tYAL001C\t-0.31\n\t\tYCL003W\t0.5\n",
+        "g1\tg2\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tYCL003W\t0.5\n",
         "perturbation,score\nYAL001C+YBR002W,-0.31\nYCL003W+ctrl,0.5\n",
         "# a screen\n% of mine\ngenotype,score\n# half of it\nYAL001C+YBR002W,-0.31\nYCL003W,0.5\n",
         "# made, by, me\n#genotype\tscore\nYAL001C+YBR002W\t-0.31\nYCL003W\t0.5\n",
@@ -85,7 +89,7 @@ def test_the_report_says_how_the_table_was_understood(tmp_path: Path) -> None:
     )
     screen, reading = read(tmp_path, text)
     assert str(reading).splitlines() == [
-        f"{tmp_path}/my.csv: text, fields divided by semicolons, 1 comment line above them, decimal comma",
+        f"{tmp_path}/my.csv: text, fields divided by semicolons, 1 comment line, decimal comma",
         "  genes: columns Gene A and Gene B, one gene each",
         "  phenotypes: score (with std from score_sd and p_value from P-Value)",
         "  set aside: Nr (it numbers the rows), Strain (text), n/a (empty in the first 3 rows)",
@@ -101,6 +105,12 @@ def test_the_report_says_how_the_table_was_understood(tmp_path: Path) -> None:
         "Strain": "text",
         "n/a": "empty in the first 3 rows",
     }
+
+
+def test_comments_are_counted(tmp_path: Path) -> None:
+    _, reading = read(tmp_path, "# one\n#genotype,x\nA,1\n# two\n%three\nB,2\n")
+    assert reading.form == "text, fields divided by commas, 3 comment lines"
+    assert reading.read == 2
 
 
 def test_columns_are_chosen(tmp_path: Path) -> None:
@@ -205,6 +215,25 @@ def test_a_late_cell_that_is_no_number(tmp_path: Path) -> None:
         ScreenError, match=r"my\.csv, line 3002: column 'x' is not numeric, it holds 'high'; correct it, or"
     ):
         read(tmp_path, text)
+
+
+def test_untidy_tables_of_a_graph(tmp_path: Path) -> None:
+    write(tmp_path, "# my genes\nORF;Standard name;Alias\nYAL001C;TFC3;x|y\nYBR002W;;\n", "genes.csv")
+    (tmp_path / "relations").mkdir()
+    write(tmp_path, "Gene A;Gene B;Weight\nYAL001C;YBR002W;0,83\n", "relations/physical.csv")
+    write(tmp_path, "Source Target\nTFC3   YBR002W\n", "relations/regulatory.txt")
+    graph = read_graph(tmp_path)
+    assert graph.genes.aliases == {"YAL001C": ("TFC3", "x", "y")}
+    physical = graph.relations["physical"]
+    assert physical.edge_index.tolist() == [[0, 1], [1, 0]]
+    assert physical.weight is not None
+    np.testing.assert_allclose(physical.weight, [0.83, 0.83])
+    assert graph.relations["regulatory"].edge_index.tolist() == [[0], [1]]
+    write(tmp_path, "Gene A;Gene B;Weight\nYAL001C;YBR002W;0,83\nYAL001C;YAL001C;high\n", "relations/physical.csv")
+    with pytest.raises(
+        KnockgraphError, match=r"physical\.csv, line 2: column 'weight' is not numeric, it holds '0,83'"
+    ):
+        read_graph(tmp_path)
 
 
 # ── Arrow, pandas, Excel ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -324,6 +353,26 @@ def test_excel_without_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         FileFormatError, match=r"a Excel|is an Excel workbook; save its sheet as CSV .* 'knockgraph\[excel\]'"
     ):
         read_table(workbook(tmp_path / "a.xlsx", s=[["genotype", "x"]]))
+
+
+REAL = Path(os.environ.get("KNOCKGRAPH_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="set KNOCKGRAPH_DATA to the folder of the public files")
+def test_published_tables_as_they_are() -> None:
+    """Without a reader of their own."""
+    expected = {
+        "collins2007_emap.tsv.gz": ("S", 2),
+        "costanzo2016_subset.tsv.gz": ("epsilon", 2),
+        "kuzmin2018_trigenic_calls.tsv.xz": ("sig_neg_trigenic", 3),
+    }
+    for name, (phenotype, genes) in expected.items():
+        (file,) = REAL.rglob(name)
+        screen, reading = read_table(file, TableOptions(phenotypes=[phenotype]))
+        assert reading.layout is not None
+        assert len(reading.layout.genes) == genes
+        assert len(screen) == reading.kept["experiments"] > 10_000
+        assert int(screen.genotypes.size.max()) == genes
 
 
 # ── properties ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -57,7 +57,8 @@ def test_from_a_table_to_predictions(command: Command, tmp_path: Path) -> None:
         writer.writerow(["genotype", *screen.phenotypes])
         for genes, *values in zip(screen.genotypes, *screen.phenotypes.values(), strict=True):
             writer.writerow(["+".join(genes) or "WT", *("" if math.isnan(v) else v for v in values)])
-    command("screen", "import", "table", "--from", tmp_path / "screen.csv", "-o", tmp_path / "screen.parquet")
+    target = ("-o", tmp_path / "screen.parquet", "--missing", "keep")
+    command("screen", "import", "table", "--from", tmp_path / "screen.csv", *target)
     run = tmp_path / "run"
     words = [f"data.screen={tmp_path}/screen.parquet", BOTH, "loader.batch_size=16", "trainer.max_epochs=2", *QUIET]
     small = ["model.options.channels=8", "trainer.plot_every_n_epochs=1", f"run_dir={run}"]
@@ -112,7 +113,7 @@ def test_from_a_table_to_predictions(command: Command, tmp_path: Path) -> None:
     assert again.splitlines()[-2] == said.splitlines()[-1]
     out, _ = command("predict", run, "--genes", "YAA001W,YAA002C", "--genes", "WT")
     head, *rows = [line.split("\t") for line in out.splitlines()]
-    assert head == ["genotype", "fitness", "gene_interaction"]
+    assert head == ["genotype", "fitness", "gene_interaction", "standard"]
     assert rows[1][0] == "WT"
     assert rows[1][2] == "0"  # by definition; its fitness is not
     assert float(rows[1][1]) != 0
@@ -180,7 +181,10 @@ def test_thousands_of_phenotypes(tmp_path: Path) -> None:
     summary = predict(run, tmp_path / "out.parquet", genes=["YAA001W", "YAA002C+YAA003W"], say=SILENT)
     assert time.perf_counter() - start < 60  # a loop over columns in each of the 48 steps would take minutes
     assert summary["columns"] == [f"predicted_{name}" for name in names]
-    assert pq.read_table(tmp_path / "out.parquet").shape == (2, 2001)
+    assert pq.read_table(tmp_path / "out.parquet").shape == (
+        2,
+        2 + 3 * 2000,
+    )  # genotype, standard; prediction, lower, upper of each
     losses = [value for _, value in curves(run / "metrics.csv")["train/loss"]]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     result = json.loads((run / "result.json").read_text())

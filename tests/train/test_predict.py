@@ -27,11 +27,12 @@ Command = Callable[..., tuple[str, str]]
 GENES = kg.demo_cell().genes
 A, B, C, D = GENES.names[3], GENES.names[40], GENES.names[100], GENES.names[200]
 COLUMN = "predicted_gene_interaction"
+ENDS = ["lower_gene_interaction", "upper_gene_interaction"]
 
 
 def table(path: Path) -> list[tuple[list[str], float]]:
     read = pq.read_table(path)
-    assert read.column_names == ["genotype", COLUMN]
+    assert read.column_names == ["genotype", "standard", COLUMN, *ENDS]
     return list(zip(read["genotype"].to_pylist(), read[COLUMN].to_pylist(), strict=True))
 
 
@@ -49,7 +50,9 @@ def forward(directory: Path, genotypes: list[list[str]]) -> list[float]:
 
 
 def printed(out: str) -> dict[str, float]:
-    return {name: float(value) for name, value in (line.split("\t") for line in out.splitlines())}
+    header, *lines = out.splitlines()
+    assert header.split("\t")[0] == "genotype"
+    return {line.split("\t")[0]: float(line.split("\t")[1]) for line in lines}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,7 @@ def test_the_wild_type_does_not_interact(options: tuple[str, ...], zero: tuple[b
     directory = train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
     lines: list[str] = []
     predict.predict(directory, None, genes=["WT", A, f"{A},{B}"], say=lines.append)
-    values = [float(line.split("\t")[1]) for line in lines]
+    values = list(printed("\n".join(lines)).values())
     assert [value == 0.0 for value in values] == list(zero)
 
 
@@ -79,7 +82,11 @@ def test_named_genotypes(finished: Path, command: Command, tmp_path: Path) -> No
     assert [sorted(genes) for genes, _ in found] == [sorted(genes) for genes in genotypes]
     np.testing.assert_allclose([value for _, value in found], forward(finished, genotypes), rtol=1e-9)
     summary = json.loads((tmp_path / "out.json").read_text())
-    assert summary == {"genotypes": 4, "batch_size": 4, "column": COLUMN, "output": str(tmp_path / "out.parquet")}
+    about = {"genotypes": 4, "batch_size": 4, "column": COLUMN, "output": str(tmp_path / "out.parquet")}
+    assert {key: summary[key] for key in about} == about
+    assert summary["coverage"] == 0.9
+    assert [one["prediction"] for one in summary["predictions"]] == [value for _, value in found]
+    assert [sorted(one["genotype"]) for one in summary["predictions"]] == [sorted(genes) for genes in genotypes]
     shown = printed(command("predict", str(finished), *words)[0])
     assert list(shown) == [f"{A}+{B}", C, "WT", f"{A}+{B}+{C}+{D}"]
     np.testing.assert_allclose(list(shown.values()), [value for _, value in found], rtol=1e-5)
@@ -133,7 +140,7 @@ def test_an_empty_name_is_no_wild_type(finished: Path, command: Command, text: s
 def test_genes_are_joined_by_any_usual_sign(finished: Path, command: Command) -> None:
     lines = {command("predict", str(finished), "--genes", f"{A}{sign}{B}")[0] for sign in (",", "+", "|", " + ")}
     assert len(lines) == 1
-    assert lines.pop().startswith("+".join(sorted([A, B], key=GENES.names.index)))
+    assert lines.pop().splitlines()[1].startswith("+".join(sorted([A, B], key=GENES.names.index)))
 
 
 def test_one_genotype_is_one(finished: Path, command: Command, tmp_path: Path) -> None:
@@ -147,7 +154,7 @@ def test_two_names_of_a_gene_are_one_gene(finished: Path, command: Command, tmp_
     assert command("predict", str(finished), "--genes", f"{A}+{other.lower()}")[0] == expected
     (tmp_path / "genes.txt").write_text(f"{A}\n{other}\n{other.lower()}\n{B}\n")
     out, _ = command("predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"))
-    assert len(out.splitlines()) == 1
+    assert len(out.splitlines()) == 2
     (tmp_path / "s.csv").write_text(f"genotype\n{A}+{other}\n")
     assert command("predict", str(finished), "--screen", str(tmp_path / "s.csv"))[0] == expected
 
@@ -229,16 +236,16 @@ def test_combinations_are_lazy(finished: Path, tmp_path: Path, monkeypatch: pyte
     waiting, asked = [], 0
     flush = predict._flush
 
-    def watched(writer: Any, schema: Any, rows: list[Any], values: list[Any]) -> int:
-        waiting.append(len(rows))
-        return flush(writer, schema, rows, values)
+    def watched(writer: Any, schema: Any, graph: Any, found: list[predict.Predicted]) -> int:
+        waiting.append(sum(len(one.genotypes) for one in found))
+        return flush(writer, schema, graph, found)
 
     def batches() -> predict.Batches:
         nonlocal asked
         for rows in itertools.batched(genotypes, 5000) if hasattr(itertools, "batched") else _batched(genotypes, 5000):
             asked += len(rows)
             assert asked - sum(waiting) <= 65_536 + 5000  # at most so many stand in memory
-            yield list(rows), np.full((len(rows), 1), 0.5)
+            yield predict.Predicted(list(rows), np.full((len(rows), 1), 0.5))
             if asked >= 200_000:
                 return
 
@@ -389,7 +396,7 @@ def test_a_run_of_a_stored_strategy_without_perturbed_graphs(strategy: str, tmp_
     train(config(f"run_dir={tmp_path}/run", f"strategy={strategy}"), say=lambda _: None)
     assert (tmp_path / "run" / "result.json").is_file()
     command("evaluate", str(tmp_path / "run"))
-    assert command("predict", str(tmp_path / "run"), "--genes", "WT")[0].startswith("WT\t")
+    assert command("predict", str(tmp_path / "run"), "--genes", "WT")[0].splitlines()[1].startswith("WT\t")
 
 
 def test_classes_are_probabilities(tmp_path: Path, command: Command) -> None:
@@ -397,7 +404,7 @@ def test_classes_are_probabilities(tmp_path: Path, command: Command) -> None:
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
     command("predict", str(directory), "--genes", f"{A},{B}", "-o", str(tmp_path / "o.parquet"))
     read = pq.read_table(tmp_path / "o.parquet")
-    assert read.column_names == ["genotype", f"{COLUMN}_probability"]
+    assert read.column_names == ["genotype", "standard", f"{COLUMN}_probability"]
     batch = kg.PerturbationBatch.from_lists([GENES.index([A, B]).tolist()], len(GENES))
     logit = load_task(directory)[1](batch).values.item()
     assert read[f"{COLUMN}_probability"][0].as_py() == pytest.approx(1 / (1 + math.exp(-logit)), rel=1e-6)
@@ -515,9 +522,10 @@ def test_text_files(finished: Path, command: Command, tmp_path: Path, suffix: st
     out = tmp_path / f"out{suffix}"
     command("predict", str(finished), "--genes", f"{one},{other}", "--genes", other, "-o", str(out))
     lines = list(csv.reader(out.read_text().splitlines(), delimiter=separator))
-    assert lines[0] == ["genotype", COLUMN]
+    assert lines[0] == ["genotype", "standard", COLUMN, *ENDS]
     assert [line[0] for line in lines[1:]] == [f"{one}+{other}", other]
-    assert [float(line[1]) for line in lines[1:]] == pytest.approx(forward(finished, [[one, other], [other]]), rel=1e-5)
+    assert [line[1] for line in lines[1:]] == ["+".join(map(graph.genes.standard, rows)) for rows in ((0, 1), (1,))]
+    assert [float(line[2]) for line in lines[1:]] == pytest.approx(forward(finished, [[one, other], [other]]), rel=1e-5)
     again = tmp_path / "again.parquet"
     predict.predict(finished, again, screen=out, say=lambda _: None)  # and it is a table that can be predicted from
     assert [row for row, _ in table(again)] == [[one, other], [other]]
@@ -544,3 +552,40 @@ def test_many_at_once(finished: Path, number: int, tmp_path: Path) -> None:
         process.wait()
     assert len({(tmp_path / f"{i}.csv").read_bytes() for i in range(number)}) == 1
     assert contents(finished) == before
+
+
+def test_the_foremost_pairs(finished: Path, command: Command, tmp_path: Path) -> None:
+    """Of all pairs, those farthest from the wild type, without the measured ones; the same as sorting everything."""
+    chosen = list(GENES.names[:40])
+    (tmp_path / "genes.txt").write_text("\n".join(chosen))
+    out = tmp_path / "all.parquet"
+    predict.predict(finished, out, all_pairs=tmp_path / "genes.txt", say=lambda _: None)
+    measured = {frozenset(genes) for genes in kg.demo_screen(160).genotypes}
+    every = [(frozenset(genes), value) for genes, value in table(out)]
+    fresh = [pair for pair in every if pair[0] not in measured]
+    assert 0 < len(fresh) < len(every)
+    keys = {"extreme": lambda p: -abs(p[1]), "lowest": lambda p: p[1], "highest": lambda p: -p[1]}
+    for order, key in keys.items():
+        top = ["--top", "7", "--new", "--order", order, "--batch-size", "50", "-o", str(out)]
+        command("predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"), *top)
+        assert [(frozenset(genes), value) for genes, value in table(out)] == [
+            (pair[0], pytest.approx(pair[1], rel=1e-9)) for pair in sorted(fresh, key=key)[:7]
+        ]
+    shown, _ = command("predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"), "--top", "30")
+    assert len(shown.splitlines()) == 31
+
+
+def test_all_pairs_of_the_graph(finished: Path, command: Command, tmp_path: Path) -> None:
+    """Without a file, wherever the option stands on the line."""
+    genotypes, total, _ = predict._genotypes(kg.demo_cell(), None, None, "graph", None)
+    assert total == math.comb(360, 2)
+    assert next(iter(genotypes)) == ((0, 1), None)
+    for words in (["--all-pairs", "--top", "0"], ["--top", "0", "--all-pairs"]):
+        assert "--top 0: ask for at least one" in command("predict", str(finished), *words, code=1)[1]
+    assert "too many to print" in command("predict", str(finished), "--all-triples", code=1)[1]
+    _, err = command("predict", str(finished), "--all-triples", "--json", str(tmp_path / "o.json"), code=1)
+    assert "7,711,320 predictions are too many for --json" in err
+    _, err = command("predict", str(finished), "--genes", A, "--top", "1", "--phenotype", "fitnes", code=1)
+    assert "this run does not predict 'fitnes'" in err
+    _, err = command("predict", str(finished), "--genes", A, "--top", "1", "--order", "best", code=1)
+    assert "there is no order 'best'; use extreme, lowest, highest" in err

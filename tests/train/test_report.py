@@ -172,6 +172,7 @@ def test_train_writes_json(tmp_path: Path, command: Command) -> None:
         "checkpoints",
         "config.yaml",
         "data.split",
+        "intervals.json",
         "metrics.csv",
         "predictions.parquet",
         "report.html",

@@ -19,7 +19,7 @@ from knockgraph.cli.options import models, options
 from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
 from knockgraph.cli.terminal import HELP, Json, err, out, ready_streams
-from knockgraph.cli.train import baselines, evaluate, predict, train
+from knockgraph.cli.train import WithoutValue, baselines, evaluate, explain, predict, train
 from knockgraph.errors import KnockgraphError
 from knockgraph.files import write_json
 
@@ -33,7 +33,8 @@ app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options"
 app.command()(evaluate)
 app.command()(baselines)
 app.command()(benchmark)
-app.command()(predict)
+app.command(cls=WithoutValue)(predict)
+app.command()(explain)
 app.command()(models)
 app.command()(options)
 app.command()(download)

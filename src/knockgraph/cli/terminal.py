@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from knockgraph.errors import KnockgraphError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_QUIET_SECONDS = 2.0
 HELP: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 
 
@@ -131,6 +133,30 @@ def busy(text: str) -> Iterator[Callable[[str], None]]:
     """Show what is being done on a terminal; yields a function that changes the text."""
     with err.status(Text(text)) as status:  # a string would be taken for markup
         yield lambda now: status.update(Text(now))
+
+
+@contextlib.contextmanager
+def counting(doing: str, things: str) -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how far a long piece of work is; yields a function that is told how many of how many are done.
+
+    Nothing is shown in the first seconds, so that short work stays quiet.
+    """
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        status: Any = None
+
+        def told(done: int, total: int) -> None:
+            nonlocal status
+            passed = time.monotonic() - start
+            if not err.is_terminal or passed < _QUIET_SECONDS:
+                return
+            left = passed * (total - done) / max(done, 1)
+            text = Text(f"{doing}: {done:,} of {total:,} {things}, {left // 60:.0f} min {left % 60:.0f} s left")
+            if status is None:
+                status = stack.enter_context(err.status(text))
+            status.update(text)
+
+        yield told
 
 
 def write_text(path: Path | None, make: Callable[[dict[str, Any]], str], report: dict[str, Any]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from knockgraph.cli.options import complete_overrides
-from knockgraph.cli.terminal import Html, Json, check_device, err, out, writable, write_text
+from knockgraph.cli.terminal import Html, Json, check_device, counting, err, out, writable, write_text, wrote
 from knockgraph.files import write_json
 
 
@@ -118,35 +119,104 @@ def predict(
         Path | None, typer.Option(help="A screen file, or a table (CSV, TSV, Parquet) with genotypes.")
     ] = None,
     all_pairs: Annotated[
-        Path | None, typer.Option(help="All pairs of the genes in this file (one name per line).")
+        str | None,
+        typer.Option(help="All pairs of the genes in this file (one name per line); without a file, of all genes."),
     ] = None,
-    all_triples: Annotated[Path | None, typer.Option(help="All triples of the genes in this file.")] = None,
+    all_triples: Annotated[str | None, typer.Option(help="The same for triples.")] = None,
+    top: Annotated[int | None, typer.Option(help="Only this many, the most extreme first.")] = None,
+    order: Annotated[
+        str, typer.Option(help="With --top: extreme (farthest from the wild type), lowest or highest first.")
+    ] = "extreme",
+    new: Annotated[bool, typer.Option("--new", help="Leave out genotypes that the screen of the run has.")] = False,
+    phenotype: Annotated[str | None, typer.Option(help="With --top: the phenotype to sort by.")] = None,
+    coverage: Annotated[float, typer.Option(help="Of the intervals: 0.5, 0.6, 0.7, 0.8, 0.9, 0.95 or 0.99.")] = 0.9,
     batch_size: Annotated[
         int | None, typer.Option(help="Samples per batch; default: as many as fit the memory.")
     ] = None,
     strategy: Annotated[str, typer.Option(help="Predict with a different strategy from that of training.")] = "",
     checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    precision: Annotated[
+        str, typer.Option(help="full, or bf16 for the perturbed graphs: faster on a GPU, the wild type stays exact.")
+    ] = "full",
     json_: Json = None,
 ) -> None:
     """Predict the phenotypes of genotypes given by gene names, in original units.
 
-    Example: knockgraph predict runs/my --genes TFC3,YBR002W --genes YAL001C -o out.parquet
+    Examples: knockgraph predict runs/my --genes TFC3,YBR002W --genes YAL001C -o out.parquet
+
+    knockgraph predict runs/my --all-pairs --top 100 --new
     """
     from knockgraph.predict import predict as run_predict
 
     check_device(device)
-    summary = run_predict(
-        run,
-        output,
-        genes=genes,
-        screen=screen,
-        all_pairs=all_pairs,
-        all_triples=all_triples,
-        batch_size=batch_size,
-        strategy=strategy or None,
-        which=checkpoint,
-        device=device,
-        say=out.verbatim,  # rich would turn the tabs into spaces
-    )
+    with counting("predicting", "genotypes") as progress:
+        summary = run_predict(
+            run,
+            output,
+            genes=genes,
+            screen=screen,
+            all_pairs=whole_or_file(all_pairs),
+            all_triples=whole_or_file(all_triples),
+            top=top,
+            order=order,  # type: ignore[arg-type]  # checked there
+            new=new,
+            phenotype=phenotype,
+            coverage=coverage,
+            batch_size=batch_size,
+            strategy=strategy or None,
+            which=checkpoint,
+            device=device,
+            precision=precision,
+            say=out.verbatim,  # rich would turn the tabs into spaces
+            progress=progress,
+            keep=json_ is not None,
+        )
     write_json(json_, summary)
+
+
+def explain(
+    run: Run,
+    genes: Annotated[str, typer.Option(help="The deleted genes, joined by + or commas.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", callback=writable, help="A .html, .png, .csv, .tsv or .parquet file to write."),
+    ] = None,
+    phenotype: Annotated[str | None, typer.Option(help="Which one, where the run predicts several.")] = None,
+    top: Annotated[int, typer.Option(help="How many edges to print.")] = 20,
+    checkpoint: Which = "best-error",
+    json_: Json = None,
+) -> None:
+    """Show which deleted genes, relations and neighbours carry a prediction; the parts add up to it.
+
+    Example: knockgraph explain runs/my --genes TFC3,YBR002W -o why.html
+    """
+    from knockgraph.fitted import load
+
+    found = load(run, checkpoint=checkpoint).explain(genes, phenotype)
+    for line in found.lines(top):
+        out.verbatim(line)
+    if output is not None:
+        wrote(found.save(output))
+    write_json(json_, found.as_dict())
+
+
+def whole_or_file(given: str | None) -> Path | Literal["graph"] | None:
+    """The value of an option that may stand without one, which means the whole graph."""
+    if given == WithoutValue.MARK:
+        return "graph"
+    return None if given is None else Path(given)
+
+
+class WithoutValue(TyperCommand):
+    """A command some of whose options may stand without their value."""
+
+    MARK = "\0"
+    OPTIONS = ("--all-pairs", "--all-triples")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the mark in the place of a value that is not there."""
+        given: list[str] = []
+        for word, after in zip(args, [*args[1:], "-"], strict=True):
+            given += [word, self.MARK] if word in self.OPTIONS and after.startswith("-") else [word]
+        return super().parse_args(ctx, given)

@@ -17,6 +17,7 @@ from knockgraph.graph.genes import GeneNames
 from knockgraph.graph.merge import merge_relations
 from knockgraph.graph.metabolism import Metabolism
 from knockgraph.graph.relation import Relation
+from knockgraph.html.notebook import card
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -250,6 +251,14 @@ class CellGraph:
         if self.metabolism is not None:
             parts.append(f"{self.metabolism.num_reactions} reactions")
         return f"CellGraph({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = [
+            [name, r.num_edges, "symmetric" if r.symmetric else "directed", "yes" if r.weight is not None else "no"]
+            for name, r in self.relations.items()
+        ]
+        return card(repr(self), ["relation", "edges", "direction", "weights"], rows)
 
 
 def _relation(name: str, edges: EdgesLike, num_genes: int) -> Relation:

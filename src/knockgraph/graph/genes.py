@@ -131,6 +131,17 @@ class GeneNames:
                 return tuple(sorted(found))
         return ()
 
+    def standard(self, gene: int) -> str:
+        """The standard name of a row; the systematic one where there is no other.
+
+        >>> genes = GeneNames(["YAL001C", "YBR002C"], {"YAL001C": ["TFC3", "FUN24"]})
+        >>> genes.standard(0), genes.standard(1)
+        ('TFC3', 'YBR002C')
+        """
+        name = self.names[gene]
+        others = self.aliases.get(name, ())
+        return others[0] if others and others[0] else name
+
     def systematic(self, names: Iterable[str]) -> list[str]:
         """The systematic name of each; unknown and ambiguous names are left unchanged.
 

@@ -155,6 +155,34 @@ def stacked_bars(
     return _svg(figure, plt)
 
 
+def signed_bars(rows: Mapping[str, float], unit: str, title: str) -> str:
+    """Horizontal bars to both sides of 0, one per row, with their values at their ends; SVG text.
+
+    Args:
+        rows: Label → value.
+        unit: Of the values.
+        title: Above the plot.
+    """
+    return svg(signed_bars_figure(rows, unit, title))
+
+
+def signed_bars_figure(rows: Mapping[str, float], unit: str, title: str) -> Any:
+    """The same as a figure of matplotlib."""
+    figure, axes = _axes(0.32 * len(rows) + 1.3)
+    places, values = range(len(rows)), list(rows.values())
+    axes.barh(places, values, color=[PALETTE[2] if value < 0 else PALETTE[0] for value in values])
+    for place, value in zip(places, values, strict=True):
+        side = "right" if value < 0 else "left"
+        axes.annotate(f" {value:+.3g} ", (value, place), va="center", ha=side, fontsize=9)
+    axes.set_yticks(places, [plain(label) for label in rows])
+    axes.axvline(0, color="#888888", linewidth=1)
+    axes.invert_yaxis()
+    axes.set_xlabel(plain(unit))
+    axes.set_title(plain(title), loc="left", fontsize=11)
+    axes.margins(x=0.15)
+    return figure
+
+
 def _short(value: float) -> str:
     """Three digits, never in powers of ten.
 

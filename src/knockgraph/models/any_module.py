@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from knockgraph.errors import ModelError
@@ -41,6 +43,17 @@ class AnyModule(CellModel):
                 f"(or [{rows[1]}, outputs] with the wild type as the last row)"
             )
         return Prediction(found[: batch.num_samples])
+
+    def gene_states(self, view: PerturbedGraphs) -> Tensor:
+        """Those of the module, if it has a method of that name."""
+        found: Callable[[PerturbedGraphs], Tensor] | None = getattr(self.module, "gene_states", None)
+        if found is None:
+            name = type(self.module).__name__
+            raise ModelError(
+                f"{name} gives no states of genes; give its class a method gene_states(view) that returns "
+                "[genes, channels]"
+            )
+        return found(view)
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """Not used: the module has no separate encoder."""

@@ -94,6 +94,10 @@ class Dango(CellModel):
         x, error = encoded
         return Prediction(self.score(x, batch), auxiliary={"reconstruction": error})
 
+    def gene_states(self, view: PerturbedGraphs) -> Tensor:
+        """See :class:`CellModel`: the meta-embeddings."""
+        return self.encode(view)[0]
+
     def states(self, view: PerturbedGraphs) -> Tensor:
         """The genes' state in each relation, ``[relations, num_genes, channels]``."""
         if not view.batch.wild_type or view.keep.shape[1] != 1:

@@ -220,6 +220,10 @@ class HeteroCellModel(CellModel):
             pooled.append(self.metabolic(view, x))
         return x, torch.stack(pooled)
 
+    def gene_states(self, view: PerturbedGraphs) -> Tensor:
+        """See :class:`CellModel`: the states after the last layer."""
+        return self.states(view)[0][:, -1]
+
     def set_known(self, genes: Tensor) -> None:
         """See :class:`CellModel`."""
         self.input.set_known(genes)

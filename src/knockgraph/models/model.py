@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 
+from knockgraph.errors import ModelError
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 
@@ -89,6 +90,17 @@ class CellModel(nn.Module, ABC):
             validation: The same of the validation part.
             classes: Whether the labels are 0 and 1.
         """
+
+    def gene_states(self, view: PerturbedGraphs) -> Tensor:
+        """What the model knows about each gene of the wild type, ``[num_genes, channels]``.
+
+        Args:
+            view: Of the wild type alone.
+        """
+        raise ModelError(
+            f"{type(self).__name__} gives no states of genes; give its class a method gene_states(view) that returns "
+            "[genes, channels]"
+        )
 
     def columns(self, batch: PerturbationBatch) -> PerturbationBatch:
         """What the view of ``batch`` must show, see :attr:`perturbs`: ``model(strategy(model.columns(batch)), batch)``.

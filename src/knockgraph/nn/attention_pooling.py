@@ -15,7 +15,7 @@ class AttentionPooling(nn.Module):
 
     with a gate :math:`g` (2-layer MLP). What is in a row that is left out (even NaN) does not matter; a sample without
     any row gets 0. Weights and sums are float32 (float64 for float64) also under autocast: what is learned from is the
-    small difference between two such means.
+    small difference between two such means. A row that is kept in part has a number m between 0 and 1.
 
     Args:
         channels: Channels of x.
@@ -36,6 +36,8 @@ class AttentionPooling(nn.Module):
                 module.reset_parameters()
 
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+        if keep.is_floating_point():
+            return self._partly(x, keep)
         x = torch.where(keep.unsqueeze(-1), x, x.new_zeros(()))
         logits = at_least_float32(self.gate(x).squeeze(-1))
         # Not -inf: a sample without any row would become NaN.
@@ -44,6 +46,13 @@ class AttentionPooling(nn.Module):
         weight = torch.where(keep.t(), logits.t().softmax(1), logits.new_zeros(()))
         with torch.autocast(x.device.type, enabled=False):
             return torch.bmm(weight.unsqueeze(1), at_least_float32(x).transpose(0, 1)).squeeze(1)
+
+    def _partly(self, x: Tensor, keep: Tensor) -> Tensor:
+        """The formula above with any m, differentiable in it."""
+        weight = at_least_float32(self.gate(x).squeeze(-1)).t().softmax(1) * keep.t()
+        total = weight.sum(1, keepdim=True)
+        share = weight / torch.where(total > 0, total, total.new_ones(()))
+        return torch.bmm(share.unsqueeze(1), at_least_float32(x).transpose(0, 1)).squeeze(1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.gate[0].in_features})"

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from knockgraph.evaluate import by_phenotype, verdict
+from knockgraph.evaluate import by_phenotype, coverage_in_words, verdict
 from knockgraph.files import atomic_write
 from knockgraph.html.page import figure, numbers, page, table
 from knockgraph.html.plots import lines, scatter
@@ -103,6 +103,8 @@ def _result(config: Config, result: dict[str, Any]) -> list[tuple[str, str]]:
         compared += f"<p>Replicates and stated errors allow a Pearson of at most about {result['ceiling']:.3f}.</p>"
     if result.get("approximation"):
         compared += f"<p>{escape(result['approximation'].capitalize())}.</p>"
+    if result.get("intervals"):
+        compared += f"<p>{escape(coverage_in_words(result))}.</p>"
     names = _phenotypes(config, result)
     if len(names) > 1:
         compared = f"<p>Means over {len(names):,} phenotypes, errors in label units.</p>" + compared

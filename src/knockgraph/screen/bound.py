@@ -37,7 +37,7 @@ class BindReport:
     without_label: int = 0  #: further experiments dropped because none of the phenotypes was measured
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BoundScreen:
     """Experiments as flat tensors over the genes of one cell graph.
 
@@ -72,6 +72,10 @@ class BoundScreen:
 
     def __len__(self) -> int:
         return len(self.host_ptr) - 1
+
+    def __repr__(self) -> str:
+        names = listed(list(self.phenotype_types))
+        return f"BoundScreen({len(self):,} experiments on {self.num_genes:,} genes, {names}, {self.device})"
 
     @property
     def device(self) -> torch.device:

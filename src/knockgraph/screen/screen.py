@@ -11,16 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from knockgraph.errors import ScreenError
+from knockgraph.html.notebook import card
 from knockgraph.screen import ragged
-from knockgraph.screen.genotypes import Genotypes
+from knockgraph.screen.genotypes import Genotypes, as_text
 from knockgraph.screen.ragged import Ints
-from knockgraph.words import counted
+from knockgraph.words import counted, listed
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph, GeneNames
     from knockgraph.screen.bound import BoundScreen
 
 Floats = npt.NDArray[np.float64]
+_SHOWN = 6  # rows and columns, in a notebook
 MergeRule = Literal["mean", "median", "first"]
 
 
@@ -206,9 +208,18 @@ class Screen:
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        names = ", ".join(self.phenotypes)
+        names = listed(list(self.phenotypes))
         some = f"{counted(len(self), 'experiment')}, {counted(len(self.genotypes.names), 'gene name')}"
         return f"Screen({some}, phenotype{'s' * (len(self.phenotypes) > 1)} {names})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first experiments."""
+        columns = list(self.phenotypes)[:_SHOWN]
+        rows = [
+            [as_text(self.genotypes[row]), *(float(self.phenotypes[name][row]) for name in columns)]
+            for row in range(min(len(self), _SHOWN))
+        ]
+        return card(repr(self), ["genotype", *columns], rows, "…" if len(self) > _SHOWN else "")
 
 
 def _column(name: str, values: Sequence[float] | npt.NDArray[Any], n: int) -> Floats:

@@ -18,6 +18,7 @@ import torch
 from knockgraph.container import read_container, write_container
 from knockgraph.errors import FileFormatError, SplitError
 from knockgraph.graph.genes import GeneNames
+from knockgraph.html.notebook import card
 from knockgraph.screen import ragged
 from knockgraph.screen.genotypes import Genotypes
 from knockgraph.screen.ragged import Ints
@@ -128,6 +129,12 @@ class Split:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{part} {len(rows)}" for part, rows in self.parts.items())
         return f"Split({self.about.get('kind')}: {sizes})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        rows = [[part, len(rows), len(self.held_out.get(part, ()))] for part, rows in self.parts.items()]
+        about = ", ".join(f"{key} {value}" for key, value in self.about.items())
+        return card(repr(self), ["part", "experiments", "genes held out"], rows, about)
 
 
 def random(

@@ -23,12 +23,19 @@ from knockgraph.sources.names import NameResolver, Policy
 from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.sources.source import GraphOptions, Source
 from knockgraph.sources.table_blocks import refuse_repeated
+from knockgraph.sources.table_layout import decimal_sign, fold
 from knockgraph.sources.text_table import TextTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # Names stay as they are written: a gene called 007 is not the number 7, one called NA is not missing.
+_SPELLED = {
+    **{name: name for name in ("gene", "standard", "aliases", "source", "target", "weight")},
+    **dict.fromkeys(("gene a", "gene 1", "orf a", "orf 1"), "gene_a"),
+    **dict.fromkeys(("gene b", "gene 2", "orf b", "orf 2"), "gene_b"),
+    **{"alias": "aliases", "standard name": "standard", "systematic name": "gene", "orf": "gene"},
+}
 _TEXT = ("gene", "standard", "aliases", "source", "target", "gene_a", "gene_b")
 
 
@@ -84,10 +91,16 @@ def read_arrow(file: Path) -> pa.Table:
         else:
             text = TextTable(file)
             # Empty cells stay empty strings; only numeric columns turn them into missing values.
-            convert = csv.ConvertOptions(strings_can_be_null=False, column_types=dict.fromkeys(_TEXT, pa.string()))
+            columns = _spelled(text.columns)
+            weights = {name: [row[at] for _, row in text.seen] for at, name in enumerate(columns) if name == "weight"}
+            convert = csv.ConvertOptions(
+                strings_can_be_null=False,
+                column_types=dict.fromkeys(_TEXT, pa.string()),
+                decimal_point="," if decimal_sign(str(file), weights) == "comma" else ".",
+            )
             parse = csv.ParseOptions(delimiter=text.delimiter, quote_char='"' if text.quoted else False)
             # The header is the one that was read: spaces around a name are not part of it.
-            read = csv.ReadOptions(column_names=text.columns, skip_rows=text.first_line - 1)
+            read = csv.ReadOptions(column_names=columns, skip_rows=text.first_line - 1)
             with text.open() as stream:
                 try:
                     table = csv.read_csv(stream, read, parse, convert)
@@ -95,12 +108,18 @@ def read_arrow(file: Path) -> pa.Table:
                     if "Empty CSV" not in str(error):
                         text.refuse({})  # says in which line
                         raise
-                    table = pa.table({name: pa.nulls(0) for name in text.columns})  # a header and nothing else
+                    table = pa.table({name: pa.nulls(0) for name in columns})  # a header and nothing else
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
     refuse_repeated(str(file), names)
     return table
+
+
+def _spelled(columns: list[str]) -> list[str]:
+    """The names of columns as above, however they are spelled: ``Gene A`` and ``gene1`` are ``gene_a``."""
+    known = [_SPELLED.get(fold(name), name) for name in columns]
+    return [name if known.count(name) > 1 else new for name, new in zip(columns, known, strict=True)]
 
 
 def _genes(file: Path) -> GeneNames:
@@ -170,7 +189,7 @@ def _line_of(file: Path, column: str, value: Any) -> str:
     if file.name.endswith(".parquet"):
         return ""
     text = TextTable(file)
-    at = text.columns.index(column)
+    at = _spelled(text.columns).index(column)
     found = next((n for n, fields in text.rows() if fields[at : at + 1] == [str(value)]), None)
     return "" if found is None else f", line {found}"
 

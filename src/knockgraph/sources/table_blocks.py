@@ -88,7 +88,7 @@ class TextBlocks(TableBlocks):
         """See :class:`TableBlocks`."""
         between = "spaces" if self.text.written == "space" else f"{self.text.written}s"
         between = between if self.text.written in DELIMITERS else self.text.written
-        some = f", {counted(self.text.comments, 'comment line')} above them" if self.text.comments else ""
+        some = f", {counted(self.text.comments, 'comment line')}" if self.text.comments else ""
         return f"text, fields divided by {between}{some}" if len(self.columns) > 1 else f"text, one column{some}"
 
     def notes(self) -> list[str]:

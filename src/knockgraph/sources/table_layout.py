@@ -26,9 +26,14 @@ Place = Callable[[int], str]
 
 _NUMBER = re.compile(r"[+-]?(\d+(?P<mark>[.,]?)\d*|(?P<first>[.,])\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-_NOUNS_OF_GENES = frozenset({"gene", "orf", "interactor", "mutant", "deletion", "ko", "knockout"})
+_NOUNS_OF_GENES = frozenset({"gene", "g", "orf", "interactor", "mutant", "deletion", "ko", "knockout"})
 _WORDS_OF_GENES = _NOUNS_OF_GENES | {"name", "symbol", "systematic", "standard", "official", "locus", "tag", "id"}
-_FAMILIES = (("a", "b", "c", "d", "e"), ("1", "2", "3", "4", "5"), ("query", "array", "library"), ("first", "second"))
+_FAMILIES = (
+    ("a", "b", "c", "d", "e"),
+    ("1", "2", "3", "4", "5"),
+    ("query", "query 1", "query 2", "array", "library"),
+    ("first", "second"),
+)
 _ONE_COLUMN = (
     *("genotype", "genotypes", "perturbation", "perturbations", "perturbed genes", "deleted genes", "deleted gene"),
     *("deletions", "deletion", "mutant", "mutants", "knockouts", "knockout", "knock out", "ko", "genes", "gene"),
@@ -119,7 +124,7 @@ def understand(
         return Layout(genes, (), {}, None, {}, join, options.decimal or "point")
     source = next((c for word in _SOURCES for c in columns if fold(c) == word and c not in (*genes, *wanted)), None)
     others = [c for c in columns if c not in genes and c != source]
-    decimal = options.decimal or _decimal(where, {name: sample[name] for name in wanted or others})
+    decimal = options.decimal or decimal_sign(where, {name: sample[name] for name in wanted or others})
     kinds = {name: _kind(sample[name], decimal) for name in others}
     if wanted:
         statistics = _statistics(wanted, [c for c in others if c not in wanted and kinds[c] in ("number", "empty")])
@@ -212,18 +217,18 @@ def _gene_columns(where: str, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _families(columns: Sequence[str]) -> list[tuple[str, ...]]:
-    """Sets of columns that hold one gene each: gene_a,gene_b; gene1,gene2,gene3; query,array."""
+    """Sets of columns that hold one gene each: gene_a,gene_b; gene1,gene2,gene3; query,array; query1,query2,array."""
     best: dict[str, tuple[int, str]] = {}
     for name in columns:
         words = fold(name).split()
-        roles = [word for word in words if word not in _WORDS_OF_GENES]
-        if len(roles) != 1 or not any(roles[0] in family for family in _FAMILIES):
+        role = " ".join(word for word in words if word not in _WORDS_OF_GENES)
+        if not any(role in family for family in _FAMILIES):
             continue
-        if roles[0] not in _FAMILIES[2] and not _NOUNS_OF_GENES & set(words):
+        if role not in _FAMILIES[2] and not _NOUNS_OF_GENES & set(words):
             continue
         rank = 0 if {"orf", "systematic"} & set(words) else 2 if {"name", "symbol", "standard"} & set(words) else 1
         rank = 3 if "id" in words else rank
-        best[roles[0]] = min(best.get(roles[0], (9, "")), (rank, name))
+        best[role] = min(best.get(role, (9, "")), (rank, name))
     families = [tuple(best[role][1] for role in family if role in best) for family in _FAMILIES]
     return [names for names in families if len(names) > 1]
 
@@ -352,8 +357,8 @@ def _odd(cells: Sequence[Any], decimal: Decimal) -> int:
     return next(row for row, cell in enumerate(cells) if not is_missing(cell) and _mark(cell) in (None, wrong))
 
 
-def _decimal(where: str, sample: Sample) -> Decimal:
-    """Point or comma, by the columns of which all cells are numbers one way or the other."""
+def decimal_sign(where: str, sample: Sample) -> Decimal:
+    """Point or comma in some columns, by the columns of which all cells are numbers one way or the other."""
     with_comma: dict[str, list[str]] = {}
     with_point: list[str] = []
     for name, cells in sample.items():

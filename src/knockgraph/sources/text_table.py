@@ -46,7 +46,7 @@ class TextTable(DelimitedFile):
 
     Attributes:
         written: What divides the fields in the file, in words.
-        comments: How many of the lines looked at are comments.
+        comments: How many lines were comments, of those read so far.
         titles: How many lines of a title stand above the header.
         row_names: Whether the header has no name for the first column, as R writes tables.
         not_utf8: How many lines were not UTF-8, of those read so far.
@@ -56,7 +56,8 @@ class TextTable(DelimitedFile):
     def __init__(self, path: Path, delimiter: str | None = None) -> None:
         self.path = path
         self.member = "*"
-        self.not_utf8 = 0
+        self.not_utf8 = self.comments = 0
+        self._commented_header = False
         wanted = None if delimiter is None else _by_name(delimiter)
         lines, comments, hint = self._first_lines()
         if not lines:
@@ -69,7 +70,7 @@ class TextTable(DelimitedFile):
         (line, names), *rows = [(number, self._fields(text)) for number, text in lines]
         if comments and _is_header(above := self._fields(comments[-1][1].lstrip("#% ")), names):
             line, names, rows = comments.pop()[0], above, [(line, names), *rows]
-        self.comments = len(comments)
+            self._commented_header = True
         self.row_names = False
         if rows and {len(row) for _, row in rows} == {len(names) + 1}:
             self.row_names = any(row[-1].strip() for _, row in rows)
@@ -81,7 +82,7 @@ class TextTable(DelimitedFile):
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """The table as UTF-8 with blank lines instead of comments, so that lines keep their numbers."""
-        self.not_utf8 = 0
+        self.not_utf8, self.comments = 0, -int(self._commented_header)
         with self._lines_as_utf8() as stream:
             yield io.BufferedReader(_Edited(stream, self._edited), _CHUNK)
 
@@ -93,7 +94,8 @@ class TextTable(DelimitedFile):
     def _edited(self, block: bytes) -> bytes:
         """Whole lines of the file as :meth:`open` yields them."""
         if any(sign in block for sign in (b"\n#", b"\n%", b"\r#", b"\r%")) or block[:1] in (b"#", b"%"):
-            block = _COMMENT.sub(b"", block)
+            block, comments = _COMMENT.subn(b"", block)
+            self.comments += comments
         if self._separator == " ":
             ends = re.split(rb"([\r\n]+)", block)
             block = b"".join(_BLANKS.sub(lambda found: found[1] or b"\t", part.strip(b" \t")) for part in ends)

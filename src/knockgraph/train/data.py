@@ -29,6 +29,9 @@ from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import Strategy, as_batch
 from knockgraph.train.schema import Config, DataConfig
 
+SCREEN = "screen.parquet"
+"""The screen in the run directory, if it has a copy."""
+
 
 class TrainingData(LightningDataModule):
     """What a run learns from.
@@ -77,19 +80,30 @@ class TrainingData(LightningDataModule):
     @staticmethod
     def from_config(config: Config) -> TrainingData:
         """Read or make everything that the config names."""
-        graph, written = load_graph(config.data), load_screen(config.data)
+        return TrainingData.of(config, load_graph(config.data), load_screen(config.data))
+
+    @staticmethod
+    def of(config: Config, graph: CellGraph, written: Screen, split: Split | None = None) -> TrainingData:
+        """From a graph and a screen, and by default the split that the config names.
+
+        Args:
+            config: The config.
+            graph: The cell graph, see :func:`selected`.
+            written: The experiments.
+            split: A split of them.
+        """
         if config.data.genes == "screened":
             graph = of_screen(graph, written)
         screen = written.resolved(graph)
-        split = make_split(config.data, screen)
-        if config.data.split.kind == "file":
-            split = split.resolved(written, graph)
-        return TrainingData(config, graph, screen, split)
+        found = make_split(config.data, screen) if split is None else split
+        if split is not None or config.data.split.kind == "file":
+            found = found.resolved(written, graph)
+        return TrainingData(config, graph, screen, found)
 
     @staticmethod
     def from_directory(config: Config, directory: Path) -> TrainingData:
         """What a run was started with: its own copy of graph and split; the screen is refused if it has changed."""
-        graph, screen = CellGraph.load(directory / "cell.cellgraph"), load_screen(config.data)
+        graph, screen = CellGraph.load(directory / "cell.cellgraph"), screen_of(config, directory)
         data = TrainingData(config, graph, screen, Split.load(directory / "data.split"))
         remembered = data.split.labels_hash
         if remembered is not None and remembered != data.bound.labels_hash:
@@ -201,6 +215,11 @@ def load_graph(data: DataConfig) -> CellGraph:
         graph, _ = build_graph(data.cell, None)
     else:
         graph = CellGraph.load(_there("data.cell", data.cell))
+    return selected(graph, data)
+
+
+def selected(graph: CellGraph, data: DataConfig) -> CellGraph:
+    """The graph as the config sees it: its relations, merged, with digenic calls, or permuted as a control."""
     graph = _merged(_only(graph, data.relations), data.merge)
     if data.calls is not None:
         calls = Screen.load(_there("data.calls", data.calls))
@@ -241,6 +260,12 @@ def load_screen(data: DataConfig) -> Screen:
 
     screen, _ = import_screen(data.screen, None, ScreenOptions(experiments=data.experiments))
     return screen
+
+
+def screen_of(config: Config, directory: Path) -> Screen:
+    """The screen of a run: its own copy, which runs made in Python have, or what its config names."""
+    own = directory / SCREEN
+    return Screen.load(own) if own.is_file() else load_screen(config.data)
 
 
 def _is_source(key: str, name: str) -> bool:

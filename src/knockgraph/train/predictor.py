@@ -153,9 +153,14 @@ class Predictor(nn.Module):
         if self.classes:
             return prediction.double().sigmoid()
         values = self.transform.invert(prediction.double())
-        if self.config.task == "regression":  # an empty task says nothing about genotypes
-            values[deleted.unsqueeze(1) < self._zero_below] = 0.0
+        values[self.by_definition(deleted)] = 0.0
         return values
+
+    def by_definition(self, deleted: Tensor) -> Tensor:
+        """Where a value is 0 by definition, bool ``[samples, outputs]``; ``deleted`` as in :meth:`told`."""
+        if self.config.task != "regression":  # an empty task says nothing about genotypes
+            return torch.zeros(len(deleted), len(self.phenotypes), dtype=torch.bool)
+        return deleted.unsqueeze(1) < self._zero_below
 
 
 def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) -> Any:

@@ -4,10 +4,12 @@ A run directory holds::
 
     config.yaml           the resolved config
     cell.cellgraph        the cell graph, so that prediction needs no other file
+    screen.parquet        the screen, where the run was made in Python (kg.fit) or copied (Fitted.save)
     data.split            the training, validation and test parts
     metrics.csv           one row per logged step and epoch (TensorBoard events beside it)
     checkpoints/          last, previous, best-error, best-score; of a model that is fitted at once only last
     predictions.parquet   the test part: genes, measured, predicted
+    intervals.json        half widths of the intervals around predictions, from the validation part
     result.json           the figures of the report
     report.html           curves, predicted against measured, the table against baselines
     plots/                pictures during the run, with trainer.plot_every_n_epochs
@@ -39,9 +41,9 @@ from knockgraph.graph import CellGraph
 from knockgraph.models.model import parameter_counts
 from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
-from knockgraph.train import checkpoints, foreseen, memory, slurm, wandb_run
+from knockgraph.train import checkpoints, foreseen, intervals, memory, slurm, wandb_run
 from knockgraph.train.config import dump, load
-from knockgraph.train.data import TrainingData
+from knockgraph.train.data import SCREEN, TrainingData
 from knockgraph.train.empty import EmptyTask
 from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
@@ -68,6 +70,7 @@ def fit(
     say: Say = print,
     max_epochs: int | None = None,
     overrides: Sequence[str] = (),
+    given: TrainingData | None = None,
 ) -> Path:
     """Run or resume what the config says; returns the run directory.
 
@@ -80,6 +83,7 @@ def fit(
         say: Told what a person should know.
         max_epochs: Lets a resumed run train for longer (or shorter) than it was started for.
         overrides: ``key=value``, of those in ``config`` the ones that are meant to change a resumed run.
+        given: What to learn from, instead of what the config names; the run directory gets a copy of the screen.
     """
     _check_processes(config)
     directory = _directory(config)
@@ -89,7 +93,8 @@ def fit(
     interrupt, lock = Interrupt(), RunLock(directory)
     try:
         with interrupt.listening():
-            _fit(config, watch, finish, overrides, directory, interrupt, lock, say if is_main_process() else _silent)
+            said = say if is_main_process() else _silent
+            _fit(config, watch, finish, overrides, directory, interrupt, lock, said, given)
     except NotFiniteError:
         if is_main_process():
             raise
@@ -111,9 +116,10 @@ def _fit(
     interrupt: Interrupt,
     lock: RunLock,
     say: Say,
+    given: TrainingData | None,
 ) -> None:
     if models.is_fitted(config.model.name):
-        fit_at_once(config, finish, overrides, directory, lock, say)
+        fit_at_once(config, finish, overrides, directory, lock, say, given)
         return
     folder = directory / "checkpoints"
     main = is_main_process()
@@ -132,7 +138,10 @@ def _fit(
         _check_new(directory)
         check_folder(directory)
     quiet()
-    data = TrainingData.from_directory(config, directory) if config.resume else TrainingData.from_config(config)
+    if config.resume:
+        data = TrainingData.from_directory(config, directory)
+    else:
+        data = TrainingData.from_config(config) if given is None else given
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
     if resume_from is None:
@@ -150,7 +159,7 @@ def _fit(
         else:
             saved = checkpoints.load(resume_from)
             cut(directory / "metrics.csv", checkpoints.rows_of(saved), int(saved["global_step"]))
-        _write_directory(config, data, directory)
+        _write_directory(config, data, directory, given is not None)
         task.strategy.prepare(data.bound, directory / "store")
         _announce(config, data, task, directory, say)
     if main:
@@ -165,7 +174,13 @@ def _fit(
 
 
 def fit_at_once(
-    config: Config, finish: Finish, overrides: Sequence[str], directory: Path, lock: RunLock, say: Say
+    config: Config,
+    finish: Finish,
+    overrides: Sequence[str],
+    directory: Path,
+    lock: RunLock,
+    say: Say,
+    given: TrainingData | None,
 ) -> None:
     """Fit a baseline, save it and finish as after a training; a run that was fitted before is only finished."""
     if config.trainer.devices * config.trainer.num_nodes > 1:
@@ -183,14 +198,17 @@ def fit_at_once(
         _check_new(directory)
         check_folder(directory)
     quiet()
-    data = TrainingData.from_directory(config, directory) if done else TrainingData.from_config(config)
+    if done:
+        data = TrainingData.from_directory(config, directory)
+    else:
+        data = TrainingData.from_config(config) if given is None else given
     task = load_task(directory)[1] if done else make_task(config, data.graph, data.transform)
     start = time.perf_counter()
     if not done:
         directory.mkdir(parents=True, exist_ok=True)
         lock.acquire()
         _check_new(directory)
-        _write_directory(config, data, directory)
+        _write_directory(config, data, directory, given is not None)
         _announce(config, data, task, directory, say)
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
         task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
@@ -348,13 +366,16 @@ def make_task(config: Config, graph: CellGraph, transform: LabelTransform) -> Ta
         return (EmptyTask if config.task in EMPTY else Task)(config, graph, transform)
 
 
-def _write_directory(config: Config, data: TrainingData, directory: Path) -> None:
+def _write_directory(config: Config, data: TrainingData, directory: Path, with_screen: bool) -> None:
     with atomic_write(directory / "config.yaml") as part:
         # What the run is, not how it was started or continued.
         part.write_text(dump(replace(config, resume=False, requeue=False)), encoding="utf-8")
+    (directory / intervals.FILE).unlink(missing_ok=True)  # of another checkpoint than the one to come
     if config.resume:
         return  # the others are what the run was started with
     data.graph.save(directory / "cell.cellgraph")
+    if with_screen:
+        data.screen.save(directory / SCREEN)
     replace(data.split, labels_hash=data.bound.labels_hash).save(directory / "data.split")
 
 

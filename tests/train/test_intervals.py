@@ -1,0 +1,101 @@
+"""Conformal intervals: the quantile, the coverage that it promises, what a run keeps and predicts with."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from training_runs import config
+
+import knockgraph as kg
+from knockgraph.predict import RunPredictor, predict
+from knockgraph.run import train
+from knockgraph.train.intervals import COVERAGE, LEVELS, Intervals, half_width
+
+Command = Callable[..., tuple[str, str]]
+
+
+@settings(deadline=None)
+@given(n=st.integers(0, 300), coverage=st.sampled_from(LEVELS))
+def test_the_quantile_is_the_smallest_that_keeps_the_promise(n: int, coverage: float) -> None:
+    """Of n + 1 exchangeable errors the last is at most the k-th smallest of the others with probability k / (n + 1)."""
+    q = half_width(np.arange(1.0, n + 1), coverage)
+    rank = n + 1 if math.isinf(q) else int(q)
+    assert rank / (n + 1) >= coverage - 1e-9
+    assert rank == 1 or (rank - 1) / (n + 1) < coverage
+
+
+@settings(max_examples=2, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_coverage_over_many_draws(seed: int) -> None:
+    """The mean over 1,000 draws of 40 labels is the promise, for any distribution of the errors; never below it."""
+    random = np.random.default_rng(seed)
+    inside = []
+    for _ in range(1000):
+        y = random.standard_t(2, size=(41, 2)) * [1.0, 30.0]
+        found = Intervals.of_errors("last", ("a", "b"), y[:40], np.zeros((40, 2)))
+        inside.append(found.measured(y[40:], np.zeros((1, 2))))
+    error = math.sqrt(COVERAGE * (1 - COVERAGE) / 1000)
+    expected = math.ceil(41 * COVERAGE) / 41
+    assert np.mean(inside, 0) == pytest.approx([expected, expected], abs=4.5 * error)
+
+
+def test_missing_labels_and_few(tmp_path: Path) -> None:
+    y = np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, 3.0]])
+    found = Intervals.of_errors("best-error", ("a", "b"), y, np.zeros((3, 2)))
+    assert found.labels == (2, 1)
+    assert found.half_width(0.6).tolist() == [2.0, math.inf]
+    assert np.isinf(found.half_width()).all()
+    found.save(tmp_path)
+    assert Intervals.load(tmp_path, "best-error") == found  # infinite ones, too
+    assert Intervals.load(tmp_path, "last") is None
+    assert Intervals.load(tmp_path / "nowhere", "last") is None
+    with pytest.raises(kg.KnockgraphError, match=r"no intervals with a coverage of 0\.85; use one of 0\.5, 0\.6"):
+        found.half_width(0.85)
+    (tmp_path / "intervals.json").write_text("{}")
+    with pytest.raises(kg.FileFormatError, match=r"intervals.json cannot be read: 'half_widths'; remove it"):
+        Intervals.load(tmp_path, "last")
+
+
+def test_a_run_keeps_them(finished: Path, command: Command) -> None:
+    """16 validation labels: the 90 % half width is the largest error, as computed here from the predictions alone."""
+    kept = json.loads((finished / "intervals.json").read_text())
+    assert (kept["checkpoint"], kept["phenotypes"], kept["labels"]) == ("best-error", ["gene_interaction"], [16])
+    predictor = RunPredictor(finished, say=lambda _: None)
+    split, screen = kg.Split.load(finished / "data.split"), kg.demo_screen(160)
+    lines: list[str] = []
+    texts = ["+".join(screen.genotypes[row]) or "WT" for row in split["val"]]
+    predict(finished, None, genes=texts, say=lines.append)
+    predicted = np.array([float(line.split("\t")[1]) for line in lines[1:]])
+    errors = np.sort(np.abs(screen.phenotypes["gene_interaction"][split["val"]] - predicted))
+    assert predictor.intervals is not None
+    assert predictor.intervals.half_width()[0] == pytest.approx(errors[math.ceil(17 * 0.9) - 1], rel=1e-4)
+    assert predictor.intervals.half_width(0.5)[0] == pytest.approx(errors[math.ceil(17 * 0.5) - 1], rel=1e-4)
+    result = json.loads((finished / "result.json").read_text())
+    y, p, q = (np.array(x) for x in (result["measured"], result["predicted"], kept["half_widths"]["0.9"][0]))
+    assert result["intervals"]["measured"] == [pytest.approx(float(np.mean(np.abs(y - p) <= q)))]
+    said, _ = command("evaluate", str(finished))
+    assert f"90 % intervals (prediction ± {q:.3g}, from the validation part)" in said
+    assert "90 % intervals" in (finished / "report.html").read_text()
+
+
+def test_another_checkpoint_has_none(finished: Path, command: Command) -> None:
+    out, _ = command("predict", str(finished), "--genes", "WT", "--checkpoint", "last")
+    assert out.splitlines()[0] == "genotype\tgene_interaction\tstandard"
+    out, _ = command("predict", str(finished), "--genes", "WT", "--genes", "YAA001W,YAA003W", "--coverage", "0.5")
+    _, wild, double = (line.split("\t") for line in out.splitlines())
+    assert wild[1:4] == ["0", "0", "0"]  # by definition
+    assert float(double[2]) < float(double[1]) < float(double[3])
+    _, err = command("predict", str(finished), "--genes", "WT", "--coverage", "0.42", code=1)
+    assert "no intervals with a coverage of 0.42; use one of 0.5" in err
+
+
+def test_classes_have_none(tmp_path: Path) -> None:
+    words = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
+    directory = train(config(f"run_dir={tmp_path}/run", *words), say=lambda _: None)
+    assert not (directory / "intervals.json").exists()
+    assert "intervals" not in json.loads((directory / "result.json").read_text())
