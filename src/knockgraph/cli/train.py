@@ -136,6 +136,9 @@ def predict(
     strategy: Annotated[str, typer.Option(help="Predict with a different strategy from that of training.")] = "",
     checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    precision: Annotated[
+        str, typer.Option(help="full, or bf16 for the perturbed graphs: faster on a GPU, the wild type stays exact.")
+    ] = "full",
     json_: Json = None,
 ) -> None:
     """Predict the phenotypes of genotypes given by gene names, in original units.
@@ -164,6 +167,7 @@ def predict(
             strategy=strategy or None,
             which=checkpoint,
             device=device,
+            precision=precision,
             say=out.verbatim,  # rich would turn the tabs into spaces
             progress=progress,
             keep=json_ is not None,
