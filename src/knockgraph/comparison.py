@@ -230,18 +230,15 @@ class Errors:
 
     def by_gene(self) -> dict[str, Any]:
         """Of each gene with enough labels: how well the experiments that perturb it are predicted."""
-        size = np.diff(self._ptr)
-        label = np.repeat(np.arange(len(self.own)), size[self.experiment])
-        gene = np.concatenate(
-            [self._genes[self._ptr[e] : self._ptr[e + 1]] for e in self.experiment.tolist()] or [np.empty(0, np.int64)]
-        )
-        total = self.data.graph.num_genes
+        total, size = self.data.graph.num_genes, np.diff(self._ptr)
 
         def summed(values: Floats) -> Floats:
-            found: Floats = np.bincount(gene, values[label], total).astype(np.float64)
+            """Of the labels of each gene's experiments."""
+            each = np.bincount(self.experiment, values, len(size))
+            found: Floats = np.bincount(self._genes, np.repeat(each, size), total).astype(np.float64)
             return found
 
-        count = np.bincount(gene, minlength=total)
+        count = summed(np.ones(len(self.own))).astype(np.int64)
         chosen = np.flatnonzero(count >= ENOUGH)
         n = count[chosen]
         own = summed(self.own)[chosen]
