@@ -18,6 +18,8 @@ from knockgraph import models, registry
 from knockgraph.errors import KnockgraphError, LabelError
 from knockgraph.files import atomic_write
 from knockgraph.models import baselines
+from knockgraph.models.baselines.baseline import GenotypeRows
+from knockgraph.models.fitted import FittedModel
 from knockgraph.train import foreseen
 from knockgraph.train.data import TrainingData
 from knockgraph.train.intervals import COVERAGE, Intervals
@@ -216,6 +218,8 @@ def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say)
 
 def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
     """Predictions in label units, ``[experiments, outputs]``, in the order of ``data.rows[part]``."""
+    if isinstance(task.model, FittedModel):  # all rows at once: each call has its price, and no row needs much memory
+        return task.model.predicted(GenotypeRows.of(data.bound, data.rows[part])).cpu()
     values = []
     task.eval()
     with torch.no_grad():
