@@ -200,6 +200,31 @@ def test_any_module(tmp_path: Path) -> None:
         kg.fit(GRAPH, SCREEN, model=3, **FAST)
 
 
+def test_a_baseline_as_the_model() -> None:
+    fitted = kg.fit(GRAPH, SCREEN, model="low-rank", **FAST)
+    found = fitted.predict([[A, B]])
+    assert found["lower"][0] < found["prediction"][0] < found["upper"][0]
+    assert 0 <= fitted.evaluate("val").loc["low-rank", "coverage"] <= 1
+    with pytest.raises(kg.KnockgraphError, match="low-rank cannot be explained: it is fitted at once"):
+        fitted.explain([A, B])
+
+
+def test_anndata() -> None:
+    """A vector per genotype: a phenotype for each variable; ``ctrl`` is no gene."""
+    anndata = pytest.importorskip("anndata")
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    names = ["+".join(genes) if genes else "ctrl" for genes in kg.demo_screen(60).genotypes]
+    names[0] = f"{A}+ctrl"
+    obs = pd.DataFrame({"condition": names}, index=[f"cell{k}" for k in range(60)])
+    data = anndata.AnnData(x, obs=obs, var=pd.DataFrame(index=["E1", "E2", "E3"]))
+    fitted = kg.fit(GRAPH, data, model="additive", **FAST)
+    assert fitted.phenotypes == ("E1", "E2", "E3")
+    assert list(fitted.predict([[A]])["phenotype"]) == ["E1", "E2", "E3"]
+    del data.obs["condition"]
+    with pytest.raises(kg.ScreenError, match="its obs needs a column genotype or perturbation or condition"):
+        kg.fit(GRAPH, data, **FAST)
+
+
 def test_splits() -> None:
     split = kg.splits.unseen_genes(SCREEN, "any", 0.2)
     fitted = kg.fit(GRAPH, SCREEN, model="additive", split=split, **FAST)

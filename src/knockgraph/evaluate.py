@@ -24,7 +24,7 @@ from knockgraph.train import foreseen
 from knockgraph.train.data import TrainingData
 from knockgraph.train.intervals import COVERAGE, Intervals
 from knockgraph.train.metrics import headline, metrics_of
-from knockgraph.train.predictor import MOST_NAMED, Say
+from knockgraph.train.predictor import MOST_NAMED, Say, checkpoint_of
 from knockgraph.train.run import load_task
 from knockgraph.train.schema import Config
 from knockgraph.train.task import Task
@@ -41,13 +41,14 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
     _check_labels(data, task, directory, say)
+    intervals = Intervals.load(directory, checkpoint_of(config, which))
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
         try:
             task.strategy.open(directory / "store")
         except KnockgraphError:  # removed to save space, or not yet complete
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             task.strategy.prepare(data.bound, Path(folder) / "store")
-        result = evaluate_part(config, data, task.to(device), part, None, say, Intervals.load(directory, which))
+        result = evaluate_part(config, data, task.to(device), part, None, say, intervals)
     say(verdict(config.model.name, result, task.classes))
     return result
 

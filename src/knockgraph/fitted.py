@@ -57,6 +57,7 @@ from knockgraph.train.schema import Config, checked_values
 from knockgraph.words import listed
 
 PathLike = str | os.PathLike[str]
+_GENOTYPES = ("genotype", "perturbation", "condition", "guide_identity")
 _FIRST = ("pearson", "spearman", "rmse_original", "auroc", "average_precision")
 Model = str | type[nn.Module] | nn.Module | Callable[[CellGraph], nn.Module]
 
@@ -78,7 +79,7 @@ def fit(
     Args:
         graph: The cell graph, or the path of one.
         screen: A :class:`Screen`, a path (a screen, or a table as people have them), a dataframe of pandas or polars,
-            or an Arrow table.
+            an Arrow table, or an AnnData with the genotypes in ``obs`` and a phenotype for each variable.
         phenotype: What to predict: one or several columns. By default ``gene_interaction``, or the only one there is.
         model: A name, a class that is created as ``model(graph)``, a module, or a function from the graph to a module;
             anything with ``forward(view, batch)`` that gives ``[samples, outputs]``. ``hetero`` has the preset
@@ -98,6 +99,8 @@ def fit(
     wanted = () if phenotype is None else (phenotype,) if isinstance(phenotype, str) else tuple(phenotype)
     table = as_screen(screen, [name for name in wanted if "*" not in name], print if verbose else _silent)
     config = config_of(_name_of(model), cell.num_genes, {"progress_bar": verbose, **options})
+    if not wanted and hasattr(screen, "var_names"):  # a vector per genotype
+        wanted = tuple(table.phenotypes)
     config.data.phenotypes = _phenotypes(table, wanted)
     if not isinstance(split, Split):
         config.data.split.kind = split
@@ -384,6 +387,8 @@ def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print) -> 
         except FileFormatError as error:
             if "not a knockgraph screen" not in str(error):
                 raise
+    if all(hasattr(screen, name) for name in ("obs", "var_names", "to_df")):
+        return _from_anndata(screen)
     if path is None and not _is_table(screen):
         raise ScreenError(
             f"a {type(screen).__name__} is no screen; give a kg.Screen, a path, or a table of pandas, polars or Arrow"
@@ -391,6 +396,20 @@ def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print) -> 
     found, reading = read_table(screen if path is None else path, TableOptions(phenotypes))
     say(str(reading))
     return found
+
+
+def _from_anndata(data: Any) -> Screen:
+    """An AnnData: genotypes in ``obs``, a phenotype for each variable."""
+    columns = {str(name).lower(): name for name in data.obs.columns}
+    found = next((columns[name] for name in _GENOTYPES if name in columns), None)
+    if found is None:
+        raise ScreenError(
+            f"the AnnData has no genotypes: its obs needs a column {' or '.join(_GENOTYPES)} (genes joined by +); it "
+            f"has {listed([str(name) for name in data.obs.columns]) or 'none'}"
+        )
+    genotypes = read_genotypes(data.obs[[found]].astype(str)).genotypes
+    values = data.to_df()
+    return Screen(genotypes, {str(name): values[name].to_numpy() for name in values.columns}, source="AnnData")
 
 
 def _is_table(given: object) -> bool:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import itertools
+import json
 import math
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,22 +21,23 @@ from torch import Tensor
 
 from knockgraph import strategies
 from knockgraph.errors import KnockgraphError, ScreenError
-from knockgraph.files import atomic_write, check_writable
+from knockgraph.files import atomic_write, check_writable, write_json
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.models.fitted import FittedModel
 from knockgraph.options import did_you_mean
 from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
-from knockgraph.train import memory
+from knockgraph.train import checkpoints, memory
 from knockgraph.train.intervals import COVERAGE, Intervals
-from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, load_predictor, named
+from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, checkpoint_of, load_predictor, named
 from knockgraph.train.schema import EMPTY
 from knockgraph.words import counted, listed
 
 _MOST_SHOWN = 20
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _MOST_WAITING = 65_536  # predictions that are kept before they are written
+_PIECE = 1_000_000  # genotypes of a file that is written in pieces
 _MOST_KEPT = 1_000_000  # predictions in a JSON file
 _SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
 
@@ -134,7 +138,8 @@ class RunPredictor:
         self.task = task.to(device)
         self.task.in_bf16 = precision == "bf16"
         self.graph = task.graph
-        self.intervals = Intervals.load(directory, which)
+        self.checkpoint = checkpoint_of(self.config, which)
+        self.intervals = Intervals.load(directory, self.checkpoint)
         self.set_coverage(coverage)
 
     def set_coverage(self, coverage: float) -> None:
@@ -188,6 +193,11 @@ class RunPredictor:
             raise KnockgraphError(f"this run does not predict {phenotype!r}{near}, but {listed(names)}")
         column = 0 if phenotype is None else names.index(phenotype)
         return column, float(next(self([Genotype(())], 1, batch_size=1)).values[0, column])
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the checkpoint: what pieces of a prediction remember."""
+        path = checkpoints.find(self.directory / "checkpoints", self.checkpoint)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
 
     def measured(self) -> set[Genotype]:
         """The genotypes of the run's screen; those with a gene that the graph does not have are left out."""
@@ -261,17 +271,23 @@ def predict(
         genotypes = without(genotypes, predictor.measured())
     _check_amount(total if top is None else top, output, top is not None, len(task.phenotypes), keep)
     size = batch_size or predictor.batch_size(total, dosed)
-    batches = predictor(genotypes, total, dosed, size, progress)
-    if top is not None:
-        batches = iter([foremost(batches, top, *predictor.centre(phenotype), order)])
-    kept: list[dict[str, Any]] = []
-    if keep:
-        batches = _kept(graph, task.phenotypes, batches, kept)
     names = [f"predicted_{name}" + ("_probability" if task.classes else "") for name in task.phenotypes]
-    if output is None:
-        written = _print(graph, task.phenotypes, batches, say)
+    columns = _column_names(task.phenotypes, names, predictor.intervals)
+    kept: list[dict[str, Any]] = []
+    if output is not None and top is None and not keep and total > _PIECE:
+        about_it = [str(all_pairs or all_triples or screen), new, coverage, columns, total, predictor.fingerprint()]
+        written = _stream_in_pieces(output, predictor, genotypes, total, dosed, size, columns, about_it, progress)
     else:
-        written = _stream(output, graph, _column_names(task.phenotypes, names, predictor.intervals), batches)
+        batches = predictor(genotypes, total, dosed, size, progress)
+        if top is not None:
+            batches = iter([foremost(batches, top, *predictor.centre(phenotype), order)])
+        if keep:
+            batches = _kept(graph, task.phenotypes, batches, kept)
+        if output is None:
+            written = _print(graph, task.phenotypes, batches, say)
+        else:
+            written = _stream(output, graph, columns, batches)
+    if output is not None:
         say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
     about: dict[str, Any] = {"column": names[0]} if len(names) == 1 else {"columns": names}
     about["precision"] = "bf16" if task.in_bf16 else str(next(task.parameters(), torch.zeros(0)).dtype).split(".")[1]
@@ -554,6 +570,62 @@ def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Bat
                 written += _flush(writer, schema, graph, waiting)
         written += _flush(writer, schema, graph, waiting)
     return written
+
+
+def _stream_in_pieces(
+    output: Path,
+    predictor: RunPredictor,
+    genotypes: Iterable[Genotype],
+    total: int,
+    dosed: bool,
+    size: int,
+    columns: Sequence[str],
+    about: Sequence[Any],
+    progress: Progress | None,
+) -> int:
+    """As :func:`_stream`, in pieces that a second call of the same command finds and does not predict again.
+
+    They lie in ``OUTPUT.parts`` until all are there; pieces of another command are refused.
+    """
+    folder = output.with_name(f"{output.name}.parts")
+    told = folder / "about.json"
+    if told.is_file() and json.loads(told.read_text(encoding="utf-8")) != list(about):
+        raise KnockgraphError(f"{folder} holds pieces of another prediction; remove it, or give another name with -o")
+    folder.mkdir(exist_ok=True)
+    write_json(told, list(about))
+    pieces: list[Path] = []
+    iterator, done = iter(genotypes), 0
+    while chunk := list(itertools.islice(iterator, _PIECE)):
+        pieces.append(folder / f"{len(pieces):06d}{output.suffix}")
+        if not pieces[-1].is_file():
+
+            def counted_on(now: int, _: int, before: int = done) -> None:
+                if progress is not None:
+                    progress(before + now, total)
+
+            _stream(pieces[-1], predictor.graph, columns, predictor(chunk, len(chunk), dosed, size, counted_on))
+        done += len(chunk)
+    _join(output, pieces)
+    shutil.rmtree(folder)
+    return done
+
+
+def _join(output: Path, pieces: Sequence[Path]) -> None:
+    """All pieces as one file, a piece at a time."""
+    import pyarrow.parquet as pq
+
+    with atomic_write(output) as part:
+        if output.suffix == ".parquet":
+            with pq.ParquetWriter(part, pq.read_schema(pieces[0])) as writer:
+                for piece in pieces:
+                    writer.write_table(pq.read_table(piece))
+            return
+        with part.open("wb") as whole:
+            for number, piece in enumerate(pieces):
+                with piece.open("rb") as one:
+                    if number:
+                        one.readline()  # the header
+                    shutil.copyfileobj(one, whole)
 
 
 def _writer(path: Path, schema: Any, suffix: str) -> Any:

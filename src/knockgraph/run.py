@@ -42,9 +42,8 @@ def train(
 
 def _finish(config: Config, data: TrainingData, task: Task, directory: Path, seconds: float, say: Say) -> None:
     """Test the best checkpoint, write predictions, result and report."""
-    # A run that was shorter than an epoch has not validated; what is fitted at once has one state, by any name.
-    fitted = isinstance(task.model, FittedModel)
-    which = "best-error" if fitted or checkpoints.any_best(directory / "checkpoints") else "last"
+    # A run that was shorter than an epoch has not validated, and what is fitted at once has one state.
+    which = "best-error" if checkpoints.any_best(directory / "checkpoints") else "last"
     _, best = load_task(directory, which)
     best.strategy.open(directory / "store")  # what a worker does not bring, such as the wild type alone, is asked here
     best = best.to(task.device)

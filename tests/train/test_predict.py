@@ -589,3 +589,41 @@ def test_all_pairs_of_the_graph(finished: Path, command: Command, tmp_path: Path
     assert "this run does not predict 'fitnes'" in err
     _, err = command("predict", str(finished), "--genes", A, "--top", "1", "--order", "best", code=1)
     assert "there is no order 'best'; use extreme, lowest, highest" in err
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_a_long_prediction_goes_on_where_it_stopped(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """In pieces, with an interruption, the file is the same; finished pieces are not predicted again."""
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names[:12]))
+    expected, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
+    options: dict[str, Any] = {"all_pairs": tmp_path / "genes.txt", "batch_size": 5, "say": lambda _: None}
+    predict.predict(finished, expected, **options)
+    monkeypatch.setattr(predict, "_PIECE", 25)
+    asked: list[int] = []
+    forward = predict._forward
+
+    def stops(task: Any, batch: kg.PerturbationBatch) -> Any:
+        asked.append(batch.num_samples)
+        if sum(asked) == 45:
+            raise KeyboardInterrupt
+        return forward(task, batch)
+
+    monkeypatch.setattr(predict, "_forward", stops)
+    with pytest.raises(KeyboardInterrupt):
+        predict.predict(finished, out, **options)
+    assert not out.exists()
+    with pytest.raises(kg.KnockgraphError, match="holds pieces of another prediction"):
+        predict.predict(finished, out, **{**options, "new": True})
+    asked.clear()
+    monkeypatch.setattr(
+        predict, "_forward", lambda task, batch: asked.append(batch.num_samples) or forward(task, batch)
+    )
+    predict.predict(finished, out, **options)
+    assert sum(asked) == 66 - 25
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["genes.txt", out.name, expected.name]
+    if suffix == ".parquet":
+        assert pq.read_table(out).equals(pq.read_table(expected))
+    else:
+        assert out.read_text() == expected.read_text()

@@ -15,6 +15,7 @@ from torch import Tensor
 from knockgraph.errors import KnockgraphError, StrategyError
 from knockgraph.explain.explanation import LEFT_OUT, LOCAL, MODEL, NAMED, POOLING, REACTIONS, Explanation, Part
 from knockgraph.graph import CellGraph
+from knockgraph.models.fitted import FittedModel
 from knockgraph.models.hetero import HeteroCellModel
 from knockgraph.models.model import CellModel
 from knockgraph.nn.hyper_sagnn import HyperSAGNN
@@ -47,6 +48,11 @@ def explain(task: Predictor, genes: Sequence[int], phenotype: str | None = None)
     if not deleted or exact[1]:
         what = "the wild type has no deleted genes" if not deleted else "its value follows from its definition"
         raise KnockgraphError(f"there is nothing to explain: {what}")
+    if isinstance(task.model, FittedModel):
+        raise KnockgraphError(
+            f"the predictions of {task.config.model.name} cannot be explained: it is fitted at once and has no "
+            "gradients; train the hetero model, or a module of your own"
+        )
     path = _Path(task, deleted)
     factor, zero = _units(task, column)
     changed, model_wild = path.exact()[:, column].tolist()

@@ -171,6 +171,11 @@ def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) ->
         raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be created: {error}") from error
 
 
+def checkpoint_of(config: Config, which: str) -> str:
+    """The checkpoint that is meant: what is fitted at once has one state."""
+    return "last" if models.is_fitted(config.model.name) else which
+
+
 Kind = TypeVar("Kind", bound=Predictor)
 
 
@@ -185,8 +190,7 @@ def load_run(
     """What ``make`` makes of a run's config, graph and labels, with the weights of a checkpoint; and the config."""
     config = load(directory / "config.yaml")
     config.trainer.compile = False
-    # What is fitted at once has one state.
-    path = checkpoints.find(directory / "checkpoints", "last" if models.is_fitted(config.model.name) else which)
+    path = checkpoints.find(directory / "checkpoints", checkpoint_of(config, which))
     state = checkpoints.load(path)
     graph = CellGraph.load(directory / "cell.cellgraph")
     about = state.get("knockgraph")
