@@ -7,6 +7,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knockgraph import models, registry
+from knockgraph import __version__, comparison, models, registry
+from knockgraph.comparison import verdict
 from knockgraph.errors import KnockgraphError, LabelError
 from knockgraph.files import atomic_write
 from knockgraph.models import baselines
@@ -89,30 +91,55 @@ def evaluate_part(
     if directory is None and task.approximation is not None:  # training has said so
         say(f"note: {task.approximation}")
     prediction, rows = predict_rows(task, data, part), data.rows[part]
-    scores = {config.model.name: task.metrics(prediction, data.targets(part))}
+    target, deleted = data.targets(part), data.bound.num_perturbed[rows]
+    scores, lines = {config.model.name: task.metrics(prediction, target)}, {config.model.name: prediction}
     seconds = {}
     others = config.trainer.baselines
     if models.is_fitted(config.model.name):
         others = [name for name in others if name != config.model.name]
     for name, found, took in fitted_baselines(data, others, part, say):
         line = name if name not in scores else f"{name} (baseline)"  # 'additive' is a model, too
-        scores[line], seconds[line] = found, took
-    measured, predicted = data.bound.values[rows], task.told(prediction, data.bound.num_perturbed[rows])
+        scores[line], seconds[line] = metrics_of(found, target, data.transform, data.classes), took
+        lines[line] = found
+    measured, predicted = data.bound.values[rows], task.told(prediction, deleted)
     if directory is not None:
         _write_predictions(directory / "predictions.parquet", data, rows, measured, predicted)
     result = {
         "part": part,
         "experiments": len(rows),
+        "about": _about(config, data),
         **_figures(data, scores, seconds, part),
+        "confidence": comparison.confidence(config.model.name, target, lines, data.classes, config.seed),
         "approximation": task.approximation,
         **_points(task.phenotypes, measured, predicted),
     }
     if intervals is not None:
         result["intervals"] = _coverage(intervals, measured, predicted)
+    best = comparison.best_baseline(config.model.name, result["metrics"], "auroc" if data.classes else "pearson")
+    told = None if best is None else task.told(lines[best].cpu(), deleted).numpy()
+    errors = comparison.Errors(data, rows, measured.double().numpy(), predicted.numpy(), told)
+    width = None if intervals is None else intervals.half_width()
+    result |= {"rival": best, "worst": errors.worst(width), "groups": errors.groups(), "by_gene": errors.by_gene()}
     _print(result, task.classes, say)
     if intervals is not None:
         say(coverage_in_words(result))
     return result
+
+
+def _about(config: Config, data: TrainingData) -> dict[str, Any]:
+    """What was asked, and with what."""
+    return {
+        "version": __version__,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": config.seed,
+        "cell": config.data.cell,
+        "screen": config.data.screen,
+        "genes": data.graph.num_genes,
+        "relations": len(data.graph.relations),
+        "edges": data.graph.num_edges,
+        "split": dict(data.split.about),
+        "sizes": {name: len(rows) for name, rows in data.rows.items()},
+    }
 
 
 def _coverage(intervals: Intervals, measured: Tensor, predicted: Tensor) -> dict[str, Any]:
@@ -181,9 +208,9 @@ def _points(names: Sequence[str], measured: Tensor, predicted: Tensor) -> dict[s
 
 def fitted_baselines(
     data: TrainingData, names: Sequence[str], part: str, say: Say
-) -> Iterator[tuple[str, dict[str, Tensor], float]]:
-    """Fit each baseline on the training part and measure it on another: its name, its metrics (one value for each
-    phenotype) and the seconds that it took; one whose package is missing is passed over.
+) -> Iterator[tuple[str, Tensor, float]]:
+    """Fit each baseline on the training part and predict another: its name, its predictions in label units
+    ``[experiments, phenotypes]`` and the seconds that it took; one whose package is missing is passed over.
     """
     if part not in data.rows:
         raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
@@ -198,8 +225,7 @@ def fitted_baselines(
         except (baselines.MissingPackageError, baselines.NoDosesError) as error:
             say(f"{name} is left out: {error}")
             continue
-        prediction = baseline.predict(data.bound, data.rows[part])
-        yield name, metrics_of(prediction, target, data.transform, data.classes), time.perf_counter() - start
+        yield name, baseline.predict(data.bound, data.rows[part]), time.perf_counter() - start
 
 
 def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say) -> dict[str, Any]:
@@ -208,7 +234,8 @@ def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say)
         registry.find("baseline", name)
     data = TrainingData.from_config(config)
     found = list(fitted_baselines(data, names, part, say))
-    scores, seconds = {name: one for name, one, _ in found}, {name: took for name, _, took in found}
+    target, seconds = data.targets(part), {name: took for name, _, took in found}
+    scores = {name: metrics_of(one, target, data.transform, data.classes) for name, one, _ in found}
     result = {"part": part, **_figures(data, scores, seconds, part)}
     if scores:
         _print(result, data.classes, say)
@@ -305,46 +332,6 @@ def by_phenotype(result: dict[str, Any], score: str) -> tuple[list[str], list[li
 def _quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float]:
     known = np.array([value for value in values if not math.isnan(value)])
     return [math.nan] * len(shares) if len(known) == 0 else [float(q) for q in np.quantile(known, shares)]
-
-
-def verdict(model: str, result: dict[str, Any], classes: bool) -> str:
-    """The winner and the margin, in one sentence.
-
-    >>> metrics = {"hetero": {"pearson": 0.86, "rmse_original": 0.2}}
-    >>> metrics["low-rank"] = {"pearson": 0.84, "rmse_original": 0.21}
-    >>> verdict("hetero", {"part": "test", "metrics": metrics}, classes=False)
-    'hetero wins on the test part: Pearson 0.860 (the best baseline, low-rank: 0.840), RMSE 0.200 (low-rank: 0.210)'
-    """
-    several = "by_phenotype" in result
-    mean = "mean " if several else ""
-    scores = [("auroc", f"{mean}AUROC", 1), ("average_precision", f"{mean}average precision", 1)]
-    if not classes:
-        scores = [("pearson", f"{mean}Pearson", 1), ("rmse" if several else "rmse_original", "RMSE", -1)]
-    others = {name: found for name, found in result["metrics"].items() if name != model}
-    parts: list[str] = []
-    won = []
-    for key, name, sign in scores:
-        own = result["metrics"][model][key]
-        known = {other: found[key] for other, found in others.items() if not math.isnan(found[key])}
-        if not known:
-            continue
-        best = max(known, key=lambda other: sign * known[other])
-        won.append(sign * own > sign * known[best])
-        what = best if parts else f"the best baseline, {best}"
-        parts.append(f"{name} {_number(own).strip()} ({what}: {known[best]:.3f})")
-    if not parts:
-        return f"there is no baseline to compare {model} with on the {result['part']} part"
-    outcome = "wins" if all(won) else "is behind" if not any(won) else "is ahead in one of two"
-    ahead = _ahead(model, result["by_phenotype"], scores[0][0]) if several else ""
-    return f"{model} {outcome} on the {result['part']} part: {', '.join(parts)}{ahead}"
-
-
-def _ahead(model: str, by_phenotype: dict[str, dict[str, list[float]]], score: str) -> str:
-    """On how many phenotypes the model is ahead of every baseline."""
-    own = np.array(by_phenotype[model][score], dtype=float)
-    others = [np.array(each[score], dtype=float) for line, each in by_phenotype.items() if line != model]
-    best = np.nan_to_num(np.array(others), nan=-np.inf).max(0)
-    return f"; ahead of every baseline on {int((own > best).sum()):,} of {len(own):,} phenotypes"
 
 
 def _number(value: float) -> str:

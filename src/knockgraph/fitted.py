@@ -38,6 +38,7 @@ from knockgraph.predict import (
     Genotype,
     Order,
     Predicted,
+    Progress,
     RunPredictor,
     combinations,
     foremost,
@@ -45,6 +46,7 @@ from knockgraph.predict import (
     rows_of,
     without,
 )
+from knockgraph.report.explorer import EXPLAINED, PAIRS, PARTNERS, write_explorer
 from knockgraph.screen import PerturbationBatch, Screen, Split
 from knockgraph.screen.genotypes import Genotypes, as_text, parse
 from knockgraph.sources.table_layout import TableOptions
@@ -254,6 +256,34 @@ class Fitted:
             raise KnockgraphError("only deletions are explained; leave the values of the genes out")
         rows = self.graph.gene_index(names).tolist()
         return explain(self._predictor.task, rows, phenotype).in_library(self._library)
+
+    def explorer(
+        self,
+        path: PathLike,
+        genes: Iterable[str] | str | None = None,
+        phenotype: str | None = None,
+        pairs: int = PAIRS,
+        partners: int = PARTNERS,
+        explained: int = EXPLAINED,
+        progress: Progress | None = None,
+    ) -> Path:
+        """Write a self-contained page on which a gene's partners are looked up: measured and predicted, with intervals,
+        neighbours in the relations and explanations of the most extreme new pairs.
+
+        Args:
+            path: The ``.html`` file; at most about 10 MB.
+            genes: The genes whose pairs are predicted; by default all, or where these make too many pairs, the ones
+                with the most measured pairs.
+            phenotype: Which one, where there are several.
+            pairs: At most so many pairs are predicted.
+            partners: At most so many measured and so many new partners are listed for each gene.
+            explained: So many of the most extreme new pairs are explained.
+            progress: Told after each batch how many pairs are done, and how many there are.
+        """
+        names = None if genes is None else parse(genes) if isinstance(genes, str) else tuple(genes)
+        rows = None if names is None else self.graph.gene_index(names).tolist()
+        target = Path(os.fspath(path))
+        return write_explorer(self._predictor, target, rows, phenotype, pairs, partners, explained, progress)
 
     def evaluate(self, part: str = "test", verbose: bool = False) -> Any:
         """Metrics of the model and of the baselines on one part of the split.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from knockgraph.evaluate import evaluate_part, measure_intervals, verdict
+from knockgraph.comparison import verdict
+from knockgraph.evaluate import evaluate_part, measure_intervals
 from knockgraph.files import write_json
 from knockgraph.models.fitted import FittedModel
 from knockgraph.models.model import parameter_counts

@@ -36,7 +36,7 @@ def learn(*given: str, variants: dict[str, Variant] = ADDITIVE, epochs: int = 1,
 def test_the_command(tmp_path: Path) -> None:
     words = ["bench", "learn", "--scale", "demo", "--experiments", "200", "--batch-size", "16", "--epochs", "2"]
     words += ["--variant", "own [1]: model=additive optimizer.lr=0.1", "--variant", "zero: model=constant"]
-    words += ["--variant", "bad: model=hetero-small model.options.messages.conv=foo", "--baseline", "additive"]
+    words += ["--variant", "bad: model=hetero-pairs", "--baseline", "additive"]
     words += ["--baseline", "mean", "--goal", "-1", "--validate-every", "4"]
     words += ["--json", str(tmp_path / "l.json"), "--html", str(tmp_path / "l.html"), "--keep", str(tmp_path / "runs")]
     shown = CliRunner().invoke(app, words)
@@ -52,13 +52,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert own["parameters"] == 361
     assert found["mean"]["test"]["pearson"] is None
     assert found["zero"]["to_goal"] is None  # a constant has no correlation
-    assert "there is no convolution 'foo'" in found["bad"]["skipped"]
+    assert "diffusion" in found["bad"]["skipped"]
     assert report["conditions"]["experiments"] == {"train": 160, "val": 20, "test": 20, "validated": 20}
     lines = shown.output.splitlines()
     assert any(line.startswith("own [1] ") for line in lines)
-    assert any(line.startswith("bad: skipped: there is no convolution 'foo'") for line in lines)
+    assert any(line.startswith("bad: skipped: ") and "diffusion" in line for line in lines)
     assert "own [1] is first to a validation Pearson of -1.000: 4 steps" in shown.output
-    assert "wins with a test Pearson of" in shown.output
+    assert "on the test part: Pearson" in shown.output
     page = (tmp_path / "l.html").read_text()
     assert page.count("<svg") == 2
     # What is kept is a run like any other.
@@ -115,7 +115,7 @@ def test_classes() -> None:
     report = learn("task=classification", "loss=bce", "data.threshold=0")
     assert report["conditions"]["score"] == "auroc"
     assert report_learn.headings(report)[1:3] == ["test AUROC", "test average precision"]
-    assert "wins with a test AUROC of" in report_learn.verdict(report)[0]
+    assert "on the test part: AUROC" in report_learn.outcome(report)[0]
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,11 @@ def test_classes() -> None:
         (["--variant", "model=hetero"], "needs a name and what it changes"),
         (["--variant", "open: 'model=hetero"], "cannot be read: No closing quotation"),
         (["--variant", "a: model=hetero", "--variant", "a: model=dango"], "two variants named 'a'"),
-        (["--only", "magic"], "there is no variant 'magic' to train; use hetero, hetero-small, dango"),
+        (["--only", "magic"], "there is no variant 'magic' to train; use hetero, hetero-fast"),
         (["--baseline", "magic"], "there is no baseline 'magic'; use one of mean, additive"),
         (["--variant", "a: model=additive data.split.seed=1"], "the variant 'a' changes data.split, but"),
         (["--variant", "a: model=additive optimizer.rate=1"], "the variant 'a': "),
+        (["--variant", "a: model=hetero model.options.messages.conv=foo"], "the variant 'a': there is no convolution"),
         (["--variant", "a: model=additive trainer.devices=2"], "on one device"),
         (["--scale", "demo", "data=yeast-scale"], "--scale and data=… both name the data"),
     ],
@@ -140,8 +141,8 @@ def test_refused_before_anything_is_done(words: list[str], message: str) -> None
 
 def test_nothing_could_be_trained() -> None:
     words = ["bench", "learn", "--experiments", "50", "--baseline", "mean"]
-    shown = CliRunner().invoke(app, [*words, "--variant", "bad: model=hetero-small model.options.messages.conv=foo"])
-    assert str(shown.exception).startswith("no variant could be trained; bad: there is no convolution 'foo'")
+    shown = CliRunner().invoke(app, [*words, "--variant", "bad: model=hetero-pairs"])
+    assert str(shown.exception).startswith("no variant could be trained; bad: ")
 
 
 def test_every_variant_is_one() -> None:

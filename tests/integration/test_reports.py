@@ -24,7 +24,7 @@ BENCH = ["--genes", "150", "--edges", "1500", "--relations", "2", "--repeats", "
 CLASSES = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
 STEPS = ["--channels", "8", "--layers", "1", "--only", "hetero", "--only", "metabolism"]
 LEARN = ["--experiments", "200", "--epochs", "1", "--batch-size", "16", "--baseline", "additive", "--variant"]
-LEARN += ["learner: model=additive", "--variant", "bad: model=hetero model.options.messages.conv=none"]
+LEARN += ["learner: model=additive", "--variant", "bad: model=hetero-pairs"]
 # Case → the commands, and the pages that they make with how many pictures each has.
 CASES: dict[str, tuple[list[list[str]], dict[str, int]]] = {
     "training": (
@@ -67,6 +67,7 @@ LOOK = """(() => {
     pictures: pictures.map(s => ({ name: s.getAttribute('aria-label'), role: s.getAttribute('role'),
       title: s.querySelector('title')?.textContent, width: s.getBoundingClientRect().width,
       height: s.getBoundingClientRect().height,
+      scale: s.getBoundingClientRect().width / s.viewBox.baseVal.width,
       contrast: contrast(getComputedStyle(s).fill, behind(s)),
       numbers: s.closest('section').querySelector('details pre')?.textContent.length ?? 0 })),
     closed: document.querySelectorAll('details:not([open])').length,
@@ -74,6 +75,8 @@ LOOK = """(() => {
       .sort((a, b) => a[0] - b[0])[0],
     texts: texts.length, dark: light(rgb(page)) < 0.2,
     width: document.documentElement.scrollWidth, window: innerWidth,
+    cut: [...document.querySelectorAll('.scroll, figure')].filter(e => e.scrollWidth > e.clientWidth)
+      .map(e => e.textContent.slice(0, 60)),
     smallest: Math.min(...texts.map(e => parseFloat(getComputedStyle(e).fontSize))),
   }
 })()"""
@@ -117,7 +120,7 @@ def _look(tab: Tab, pictures: int, width: int, scheme: str) -> None:
         assert picture["role"] == "img"
         assert picture["numbers"] > 10, f"no numbers behind {picture['name']}"
         assert picture["height"] > 50
-        assert picture["width"] > 500, "its text could not be read"
+        assert 10 * picture["scale"] >= 8.5, "its text, of 10 points, could not be read"
         assert picture["contrast"] >= 4.5
     assert found["dark"] == (scheme == "dark")
     assert found["lowest"][0] >= 4.5, found["lowest"]
@@ -132,6 +135,21 @@ def _look(tab: Tab, pictures: int, width: int, scheme: str) -> None:
     assert tab.evaluate(SHOWN), "the numbers do not show"
     assert opened["width"] <= opened["window"], "the page scrolls sideways with the numbers shown"
     assert opened["lowest"][0] >= 4.5, opened["lowest"]
+    assert width < 600 or opened["cut"] == [], "a table or picture is cut at the width of a laptop"
+
+
+def test_the_pictures_of_a_run_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    Started("train", "run_dir=run", *LEAST, cwd=tmp_path).wait()
+    tab = Tab(browser, tmp_path / "run" / "report.html", 390, "light")
+    assert tab.evaluate("[...document.querySelectorAll('figure')].map(f => f.scrollWidth <= f.clientWidth)") == [
+        True,
+        True,
+        True,
+    ]
+    said = tab.evaluate("document.querySelector('.said').textContent")
+    assert "on the test part: Pearson" in said
+    assert tab.evaluate("document.querySelectorAll('tr.marked').length") == 1
+    tab.close()
 
 
 def test_the_browser_would_complain(browser: Browser, tmp_path: Path) -> None:
@@ -139,12 +157,15 @@ def test_the_browser_would_complain(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "bad.html"
     page.write_text(
         "<!doctype html><title>t</title><h1>t</h1><p style='color:#aaa'>pale</p><img src='http://127.0.0.1:9/x.png'>"
-        "<div style='width:2000px'>wide</div><script>console.warn('careful'); undefined_name</script>"
+        "<div style='width:2000px'>wide</div>"
+        "<div class=scroll style='width:90px;overflow:auto'><p style='width:99px'>cut</div>"
+        "<script>console.warn('careful'); undefined_name</script>"
     )
     tab = Tab(browser, page, 1280, "light")
     found = tab.evaluate(LOOK)
     assert found["lowest"][0] < 4.5
     assert found["width"] > found["window"]
+    assert found["cut"] == ["cut"]
     complaints = " ".join(tab.complaints())
     assert "careful" in complaints
     assert "undefined_name is not defined" in complaints

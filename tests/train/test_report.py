@@ -84,12 +84,18 @@ def test_the_page_shows_what_matters(finished: Path) -> None:
     page = Page((finished / "report.html").read_text())
     result = json.loads((finished / "result.json").read_text())
     whole = " ".join(page.texts)
-    assert page.tags.count("table") == 1
+    assert page.tags.count("table") == 5  # against baselines, all metrics, groups, largest errors, this run
+    assert page.attributes.count(("class", "marked")) == 1
+    assert "How well does hetero predict gene_interaction in experiments that it has not seen?" in whole
+    for text in ("train 128, val 16, test 16", "genotype (", result["about"]["version"], " UTC", "Largest errors"):
+        assert text in whole, text
+    assert "+".join(result["worst"][0]["genotype"]) in page.texts
+    assert f"{result['confidence']['samples']} bootstrap samples of the 16 experiments" in whole
     for name, metrics in result["metrics"].items():
         assert name in whole
         assert metrics["pearson"] is None or f"{metrics['pearson']:.4f}" in whole
     assert page.tags.count("svg") == 4  # loss, Pearson, likeness of the genes' states, predicted against measured
-    assert page.tags.count("details") == 3  # the numbers of both, and the config
+    assert page.tags.count("details") == 4  # all metrics, the numbers of both, and the config
     assert "nan" not in whole.replace("finance", "")
     numbers = next(text for text in page.texts if '"train/loss"' in text)
     assert json.loads(numbers)["val/mse"] == [list(point) for point in curves(finished / "metrics.csv")["val/mse"]]

@@ -16,8 +16,10 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from torch import Tensor
 
 from knockgraph import registry
+from knockgraph.comparison import confidence
 from knockgraph.errors import ConfigError, KnockgraphError
 from knockgraph.evaluate import ceiling, predict_rows, scorer
 from knockgraph.files import atomic_write, finite
@@ -181,9 +183,13 @@ def bench_learn(
     }
     results: list[dict[str, Any]] = []
     report["results"] = results
+    predicted: dict[str, Tensor] = {}  # of the test part
     for name in names:
         progress(f"fitting the baseline {name}")
-        results.append(_fitted(name, data))
+        found, prediction = _fitted(name, data)
+        results.append(found)
+        if prediction is not None:
+            predicted[name] = prediction
     score = report["conditions"]["score"]
     if goal is None:
         reached = [r["validation"][score] for r in results if "validation" in r]
@@ -195,13 +201,28 @@ def bench_learn(
             config.run_dir = str((directory or Path(temporary)) / _folder(number, name))
             line = {"name": name, "kind": "model", "about": variants[name].about, "overrides": variants[name].overrides}
             clock = Clock(score, validate_every, lambda text, name=name: progress(f"{name}: {text}"))  # type: ignore[misc]
-            found = _trained(config, base, data, validate_on, clock)
+            found, prediction = _trained(config, base, data, validate_on, clock)
+            if prediction is not None:
+                predicted[name] = prediction
             if "curve" in found:
                 found["to_goal"] = next((p for p in found["curve"] if goal is not None and p[score] >= goal), None)
             results.append({**line, **found})
             so_far(finite(report))
             _free()
+    report["confidence"] = _confidence(results, predicted, data, base.seed)
     return dict(finite(report))
+
+
+def _confidence(
+    results: Sequence[dict[str, Any]], predicted: dict[str, Tensor], data: TrainingData, seed: int
+) -> dict[str, Any] | None:
+    """Of the best model, paired with the others on the experiments of the test part."""
+    score = "auroc" if data.classes else "pearson"
+    own = [r for r in results if r["kind"] == "model" and "test" in r and math.isfinite(r["test"][score])]
+    if not own:
+        return None
+    best = max(own, key=lambda r: float(r["test"][score]))["name"]
+    return confidence(best, data.targets("test"), predicted, data.classes, seed)
 
 
 def _config(base: Config, overrides: Sequence[str], name: str, variant: Variant) -> Config:
@@ -210,7 +231,7 @@ def _config(base: Config, overrides: Sequence[str], name: str, variant: Variant)
     words = [word for word in variant.overrides if word != "loss=dango" or base.task == "regression"]
     try:
         config = compose([*overrides, *words])
-    except ConfigError as error:
+    except KnockgraphError as error:
         raise ConfigError(f"the variant {name!r}: {error}") from error
     mine, common = asdict(config.data), asdict(base.data)
     changed = [key for key in common if key not in _PARTS_OF_THE_DATA and mine[key] != common[key]]
@@ -254,22 +275,20 @@ def _conditions(config: Config, data: TrainingData) -> dict[str, Any]:
     }
 
 
-def _fitted(name: str, data: TrainingData) -> dict[str, Any]:
-    """A baseline: seconds of its fit, and its scores."""
+def _fitted(name: str, data: TrainingData) -> tuple[dict[str, Any], Tensor | None]:
+    """A baseline: seconds of its fit and its scores, and what it predicts for the test part."""
     line = {"name": name, "kind": "baseline"}
     start = time.perf_counter()
     try:
         baseline = baselines.create(name, data.graph)
         baseline.fit(data.bound, data.rows["train"], data.targets("train"))
     except KnockgraphError as error:  # a package is missing, or the graph has no such feature
-        return {**line, "skipped": str(error)}
+        return {**line, "skipped": str(error)}, None
     seconds = time.perf_counter() - start
     score = scorer(data)
-    found = {
-        kind: score(baseline.predict(data.bound, data.rows[part]), data.targets(part))
-        for kind, part in (("validation", "val"), ("test", "test"))
-    }
-    return {**line, "seconds": seconds, **found}
+    predicted = {part: baseline.predict(data.bound, data.rows[part]) for part in ("val", "test")}
+    found = {kind: score(predicted[p], data.targets(p)) for kind, p in (("validation", "val"), ("test", "test"))}
+    return {**line, "seconds": seconds, **found}, predicted["test"]
 
 
 def _some(rows: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, Any]:
@@ -282,21 +301,23 @@ def _folder(number: int, name: str) -> str:
     return f"{number:02d}-" + "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
 
 
-def _trained(config: Config, base: Config, data: TrainingData, most: int, clock: Clock) -> dict[str, Any]:
-    """One variant from its first step to its test score, or the reason why it failed."""
+def _trained(
+    config: Config, base: Config, data: TrainingData, most: int, clock: Clock
+) -> tuple[dict[str, Any], Tensor | None]:
+    """One variant from its first step to its test score and predictions, or the reason why it failed."""
     try:
         own = TrainingData(config, _graph(config, base, data), data.screen, data.split)
         own.rows["val"] = _some(own.rows["val"], most)
         return _run(config, own, clock)
     except KnockgraphError as error:
-        return {"skipped": str(error)}
+        return {"skipped": str(error)}, None
     except (RuntimeError, MemoryError) as error:  # the others are still worth measuring
         if memory.is_out_of_memory(error):
-            return {"skipped": "out of memory"}
-        return {"skipped": " ".join(f"{type(error).__name__}: {error}".split())}
+            return {"skipped": "out of memory"}, None
+        return {"skipped": " ".join(f"{type(error).__name__}: {error}".split())}, None
 
 
-def _run(config: Config, data: TrainingData, clock: Clock) -> dict[str, Any]:
+def _run(config: Config, data: TrainingData, clock: Clock) -> tuple[dict[str, Any], Tensor]:
     directory = Path(config.run_dir or "")
     clock.progress("making the model")
     task = make_task(config, data.graph, data.transform)
@@ -341,7 +362,7 @@ def _run(config: Config, data: TrainingData, clock: Clock) -> dict[str, Any]:
     _, best = load_task(directory)
     best.strategy.open(directory / "store")
     prediction = predict_rows(best.to(device), data, "test")
-    return {**found, "test": scorer(data)(prediction, data.targets("test"))}
+    return {**found, "test": scorer(data)(prediction, data.targets("test"))}, prediction
 
 
 class Clock(pl.Callback):

@@ -11,8 +11,8 @@ import numpy as np
 
 from knockgraph import __version__
 from knockgraph.benchmark.cells import finished, predictions
-from knockgraph.benchmark.intervals import Floats, interval, mean_over_seeds, resampled
 from knockgraph.benchmark.plan import Cell
+from knockgraph.bootstrap import Floats, interval, mean_over_seeds, resampled
 from knockgraph.errors import KnockgraphError
 from knockgraph.train.groups import BEST
 

@@ -19,7 +19,7 @@ from knockgraph.cli.options import models, options
 from knockgraph.cli.profile import profile_app
 from knockgraph.cli.screen import screen_app
 from knockgraph.cli.terminal import HELP, Json, err, out, ready_streams
-from knockgraph.cli.train import WithoutValue, baselines, evaluate, explain, predict, train
+from knockgraph.cli.train import WithoutValue, baselines, evaluate, explain, explore, predict, train
 from knockgraph.errors import KnockgraphError
 from knockgraph.files import write_json
 
@@ -35,6 +35,7 @@ app.command()(baselines)
 app.command()(benchmark)
 app.command(cls=WithoutValue)(predict)
 app.command()(explain)
+app.command()(explore)
 app.command()(models)
 app.command()(options)
 app.command()(download)

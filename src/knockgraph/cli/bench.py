@@ -305,7 +305,7 @@ def bench_learn(
         )
     out.print(report_learn.conditions(report))
     _print_table(report_learn.headings(report), report_learn.rows(report))
-    for line in report_learn.verdict(report):
+    for line in report_learn.outcome(report):
         out.print(line)
     write_text(html, report_learn.html, report)
     write_json(json_, report)

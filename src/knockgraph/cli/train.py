@@ -201,6 +201,35 @@ def explain(
     write_json(json_, found.as_dict())
 
 
+def explore(
+    run: Run,
+    output: Annotated[Path, typer.Option("-o", "--output", callback=writable, help="The .html file to write.")],
+    genes: Annotated[
+        str | None,
+        typer.Option(
+            help="The genes whose pairs are predicted, joined by + or commas; by default all, if not too many."
+        ),
+    ] = None,
+    phenotype: Annotated[str | None, typer.Option(help="Which one, where the run predicts several.")] = None,
+    pairs: Annotated[int, typer.Option(help="At most so many pairs are predicted.")] = 100_000,
+    partners: Annotated[int, typer.Option(help="Measured and new partners that are listed for each gene.")] = 40,
+    explained: Annotated[int, typer.Option(help="So many of the most extreme new pairs are explained.")] = 20,
+    checkpoint: Which = "best-error",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Write a page to look up genes: partners, measured and predicted, neighbours, explanations.
+
+    One self-contained HTML file of at most about 10 MB that works without a network.
+    Example: knockgraph explore runs/my -o explorer.html
+    """
+    from knockgraph.fitted import load
+
+    check_device(device)
+    with counting("predicting", "pairs") as progress:
+        fitted = load(run, device, checkpoint)
+        wrote(fitted.explorer(output, genes, phenotype, pairs, partners, explained, progress))
+
+
 def whole_or_file(given: str | None) -> Path | Literal["graph"] | None:
     """The value of an option that may stand without one, which means the whole graph."""
     if given == WithoutValue.MARK:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -13,7 +14,7 @@ _STYLE = """
   :root { --ink: #f0f6fc; --dim: #9198a1; --paper: #0d1117; --line: #3d444d; --card: #161b22 }
 }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-       max-width: 68rem; padding: 1.5rem 1rem 4rem }
+       max-width: 74rem; padding: 1.5rem 1rem 4rem }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem } p { margin: .4rem 0 }
 h1, h2, p { overflow-wrap: anywhere }
 .dim { color: var(--dim) }
@@ -22,26 +23,41 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
                                  background: var(--paper) }
+th { white-space: normal; vertical-align: bottom }
 td.long { white-space: normal; min-width: 16rem }
 figure { margin: .5rem 0; background: var(--card); border-radius: 8px; padding: .6rem; overflow-x: auto }
 figure svg { width: 100%; max-width: 60rem; height: auto; display: block; fill: currentColor }
+figure.small { max-width: 42rem }
+th:nth-child(2):last-child, td:nth-child(2):last-child { text-align: left; white-space: normal }
+.said { border-left: 4px solid #4269d0; background: var(--card); border-radius: 0 8px 8px 0; padding: .7rem 1rem;
+        margin: 1rem 0; font-size: 1.05rem }
+tr.marked td { font-weight: 600; background: var(--card) }
 details { margin: .6rem 0 } summary { cursor: pointer; color: var(--dim) }
 pre { overflow: auto; max-height: 30rem; font-size: .8rem; background: var(--card); padding: .8rem; border-radius: 8px }
-@media (max-width: 40rem) { /* a phone: pictures keep a size that can be read and scroll, names of rows wrap and stay */
-  figure svg { width: 36rem }
+@media (max-width: 40rem) { /* a phone: wide pictures keep a size that can be read and scroll, names of rows wrap */
+  figure:not(.small) svg { width: 36rem }
+  figure { padding: .3rem }
   th, td { padding: .3rem .45rem }
   th:first-child, td:first-child { white-space: normal; overflow-wrap: break-word; min-width: 7rem; max-width: 38vw }
 }
 """
 
 
+_SMALL = 400  # points
 _LONG = 48  # characters: a longer cell may take several lines
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table; the first column is text, indented by leading spaces, the others are numbers or short text."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: int | None = None) -> str:
+    """An HTML table; the first column is text, indented by leading spaces, the others are numbers or short text.
+
+    Args:
+        headings: Of the columns.
+        rows: Their texts.
+        marked: A row that stands out.
+    """
     head = "".join(f"<th>{escape(h)}</th>" for h in headings)
-    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+    start = ['<tr class="marked">' if k == marked else "<tr>" for k in range(len(rows))]
+    body = "".join(tr + "".join(map(_cell, row)) + "</tr>" for tr, row in zip(start, rows, strict=True))
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -60,7 +76,9 @@ def figure(svg: str, about: str) -> str:
     said = escape(about)
     named = svg.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
     head, end, rest = named.partition(">")
-    return f"<figure>{head}{end}<title>{said}</title>{rest}</figure>"
+    wide = re.search(r'width="([\d.]+)pt"', head)
+    kind = ' class="small"' if wide and float(wide[1]) <= _SMALL else ""  # its text can be read on a phone
+    return f"<figure{kind}>{head}{end}<title>{said}</title>{rest}</figure>"
 
 
 def numbers(summary: str, data: Any) -> str:
@@ -69,18 +87,22 @@ def numbers(summary: str, data: Any) -> str:
     return f"<details><summary>{escape(summary)}</summary><pre>{text}</pre></details>"
 
 
-def page(title: str, lead: str, sections: Sequence[tuple[str, str]]) -> str:
+def page(title: str, lead: str, sections: Sequence[tuple[str, str]], said: str = "", script: str = "") -> str:
     """The page.
 
     Args:
         title: Its title.
         lead: One sentence under it.
         sections: Heading and HTML of each section.
+        said: What it comes to, in one sentence that stands out.
+        script: JavaScript at its end.
     """
     body = "".join(f"<section><h2>{escape(heading)}</h2>{content}</section>" for heading, content in sections)
+    told = f'<p class="said">{escape(said)}</p>' if said else ""
+    end = f"<script>{script}</script>" if script else ""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
-        f'<body><h1>{escape(title)}</h1><p class="dim">{escape(lead)}</p>{body}</body></html>\n'
+        f'<body><h1>{escape(title)}</h1><p class="dim">{escape(lead)}</p>{told}{body}{end}</body></html>\n'
     )

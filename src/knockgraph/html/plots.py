@@ -11,6 +11,7 @@ PALETTE = (
     *("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#9c6b4e", "#97bbf5"),
     *("#e377c2", "#17808f", "#b5bd4c", "#a8527c", "#f0a58f", "#6b7b8b", "#c9a0dc", "#5f7f5f"),
 )
+_NARROW, _WIDE = 5.4, 8.5  # inches: one that a phone shows without scrolling, and one that has room for long labels
 _LEGEND_INSIDE = 4  # more curves than this need lines of their own for their names
 _LEGEND_BESIDE_TITLE = 3  # more parts than this need lines of their own
 
@@ -52,7 +53,7 @@ def lines_figure(
 ) -> Any:
     """The same as a figure of matplotlib."""
     beside = len(series) + len(levels or {}) > _LEGEND_INSIDE
-    figure, axes = _axes(4.0 + (0.25 * -(-len(series) // 4) if beside else 0))
+    figure, axes = _axes(3.4 + (0.25 * -(-len(series) // 2) if beside else 0), _NARROW)
     for (name, points), color in zip(series.items(), itertools.cycle(PALETTE), strict=False):
         axes.plot(
             [p[0] for p in points],
@@ -69,7 +70,7 @@ def lines_figure(
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if beside:
-        figure.legend(frameon=False, ncols=4, loc="outside lower center")
+        figure.legend(frameon=False, ncols=2, loc="outside lower center")
     elif series:
         axes.legend(frameon=False)
     return figure
@@ -82,7 +83,7 @@ def scatter(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) 
 
 def scatter_figure(x: Sequence[float], y: Sequence[float], x_label: str, y_label: str) -> Any:
     """The same as a figure of matplotlib."""
-    figure, axes = _axes(5.0)
+    figure, axes = _axes(4.6, _NARROW)
     axes.scatter(x, y, s=10, color=PALETTE[0], alpha=0.5, linewidths=0, rasterized=len(x) > 500)
     if len(x):
         low, high = min(min(x), min(y)), max(max(x), max(y))
@@ -99,13 +100,13 @@ def svg(figure: Any) -> str:
     return _svg(figure, plt)
 
 
-def _axes(height: float) -> tuple[Any, Any]:
+def _axes(height: float, width: float = _WIDE) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8.5, height), layout="constrained")
+    figure, axes = plt.subplots(figsize=(width, height), layout="constrained")
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
@@ -168,7 +169,7 @@ def signed_bars(rows: Mapping[str, float], unit: str, title: str) -> str:
 
 def signed_bars_figure(rows: Mapping[str, float], unit: str, title: str) -> Any:
     """The same as a figure of matplotlib."""
-    figure, axes = _axes(0.32 * len(rows) + 1.3)
+    figure, axes = _axes(0.32 * len(rows) + 1.3, _NARROW)
     places, values = range(len(rows)), list(rows.values())
     axes.barh(places, values, color=[PALETTE[2] if value < 0 else PALETTE[0] for value in values])
     for place, value in zip(places, values, strict=True):

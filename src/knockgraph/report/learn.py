@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from knockgraph.bench.learn import MATRIX, WARM
+from knockgraph.comparison import verdict
 from knockgraph.html.page import figure, numbers, page, table
 from knockgraph.html.plots import lines
 
@@ -80,26 +81,16 @@ def conditions(report: dict[str, Any]) -> str:
     )
 
 
-def verdict(report: dict[str, Any]) -> list[str]:
+def outcome(report: dict[str, Any]) -> list[str]:
     """Who won and by how much, who was first to the goal, and what the noise allows, a sentence each."""
     c, key, name = report["conditions"], report["conditions"]["score"], _name(report)
     done = [r for r in ranked(report) if r["test"][key] is not None]
     own = [r for r in done if r["kind"] == "model"]
-    others = [r for r in done if r["kind"] == "baseline"]
     said = []
-    if own and others:
-        mine, theirs = own[0], others[0]
-        gap = mine["test"][key] - theirs["test"][key]
-        count = c["experiments"]["test"]
-        unsure = not _classes(report) and abs(gap) < 2 * _error(max(r["test"][key] for r in (mine, theirs)), count)
-        sure = f"; with {count:,} test experiments that is within the noise" if unsure else ""
-        first, second, kind = (mine, theirs, "the best baseline") if gap > 0 else (theirs, mine, "the best model")
-        said.append(
-            f"{first['name']} wins with a test {name} of {first['test'][key]:.3f}, {abs(gap):.3f} above {kind}, "
-            f"{second['name']} ({second['test'][key]:.3f}){sure}."
-        )
-    elif own:
-        said.append(f"{own[0]['name']} wins with a test {name} of {own[0]['test'][key]:.3f}.")
+    if own:
+        lines = {r["name"]: r["test"] for r in (own[0], *(r for r in done if r["kind"] == "baseline"))}
+        result = {"part": "test", "metrics": lines, "confidence": report.get("confidence")}
+        said.append(f"{verdict(own[0]['name'], result, _classes(report))}.")
     if c["goal"] is not None and own:
         there = sorted((r for r in own if r.get("to_goal")), key=lambda r: r["to_goal"]["seconds"])
         what = f"a validation {name} of {c['goal']:.3f}"
@@ -119,7 +110,7 @@ def verdict(report: dict[str, Any]) -> list[str]:
 
 def html(report: dict[str, Any]) -> str:
     """A self-contained page."""
-    said = verdict(report)
+    said = outcome(report)
     sections = [("Who won", "".join(f"<p>{escape(line)}</p>" for line in said) + _table(report))]
     curves = [r for r in ranked(report) if r.get("curve")]
     if curves:
@@ -184,11 +175,6 @@ def _best(r: dict[str, Any], key: str) -> float | None:
     if r["kind"] == "baseline":
         return r["validation"][key]  # type: ignore[no-any-return]
     return max((p[key] for p in r["curve"] if p[key] is not None), default=None)
-
-
-def _error(r: float, n: int) -> float:
-    """The standard error of a correlation."""
-    return float((1 - r * r) / math.sqrt(max(n - 1, 1)))
 
 
 def _classes(report: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from numpy.random import default_rng
 from scipy.stats import pearsonr
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from knockgraph.benchmark.intervals import interval, mean_over_seeds, resampled
+from knockgraph.bootstrap import interval, mean_over_seeds, resampled
 
 
 def test_samples_are_scores_of_repeated_experiments() -> None:
@@ -53,3 +53,27 @@ def test_a_paired_difference_is_tighter_than_its_parts() -> None:
     # The interval is that of the textbook: r ± 1.96 (1 − r²) / √n.
     assert one.high - one.low == pytest.approx(2 * 1.96 * (1 - one.value**2) / math.sqrt(500), rel=0.2)
     assert mean_over_seeds([np.array([1.0, 2.0]), np.array([3.0, 6.0])]).tolist() == [2.0, 4.0]
+
+
+def test_several_phenotypes_with_missing_labels() -> None:
+    random = default_rng(3)
+    y = random.normal(size=200)
+    p = {"good": y + random.normal(size=200), "fair": y + 2 * random.normal(size=200)}
+    two = np.stack([y, -y], 1)
+    two[::3, 1] = np.nan
+    predicted = np.stack([p["good"], -p["fair"]], 1)
+    found = resampled(two, {"both": predicted}, False, 20, 0)["pearson"]["both"]
+    known = ~np.isnan(two[:, 1])
+    expected = (pearsonr(y, p["good"])[0] + pearsonr(y[known], p["fair"][known])[0]) / 2
+    assert found[0] == pytest.approx(expected, abs=1e-12)
+    assert np.isfinite(found).all()
+
+
+def test_what_is_constant_has_no_correlation_and_warns_nobody() -> None:
+    y = default_rng(4).normal(size=4)
+    found = resampled(y, {"constant": np.full(4, 0.1)}, False, 200, 0)["pearson"]["constant"]
+    assert np.isnan(found).all()
+    assert np.isnan(interval(found).low)
+    few = resampled(y[:2], {"two": np.array([1.0, 2.0])}, False, 200, 0)["pearson"]["two"]  # some samples have one
+    assert np.isnan(few[1:]).any()
+    assert abs(interval(few).value) == pytest.approx(1.0)

@@ -27,16 +27,17 @@ def resampled(
     r"""Score → model → its value, then those of ``samples`` bootstrap samples, ``[1 + samples]``.
 
     A sample draws as many experiments as there are, with replacement: experiment i counts :math:`w_i` times. All models
-    see the same samples, so that differences between them are paired.
+    see the same samples, so that differences between them are paired. Of several phenotypes the score is their mean.
 
     Args:
-        measured: Labels, ``[experiments]``; of classes 0 and 1.
-        predicted: Model → its predictions of the same experiments.
+        measured: Labels, ``[experiments]`` or ``[experiments, phenotypes]``; of classes 0 and 1; NaN is not measured.
+        predicted: Model → its predictions of the same experiments, of the same shape.
         classes: Whether the scores are AUROC and average precision, or else Pearson's correlation.
         samples: How many.
         seed: Of the draws.
     """
     random, n = np.random.default_rng(seed), len(measured)
+    truth = measured.reshape(n, -1)
     found: dict[str, dict[str, list[Floats]]] = {}
     for start in range(0, samples + 1, _AT_ONCE):
         count = min(_AT_ONCE, samples + 1 - start)
@@ -44,17 +45,36 @@ def resampled(
         if start == 0:
             weight[0] = 1.0
         for model, p in predicted.items():
-            scores = _ranking(measured, p, weight) if classes else {"pearson": _pearson(measured, p, weight)}
-            for score, values in scores.items():
+            for score, values in _mean(truth, p.reshape(n, -1), weight, classes).items():
                 found.setdefault(score, {}).setdefault(model, []).append(values)
     return {score: {model: np.concatenate(v) for model, v in each.items()} for score, each in found.items()}
+
+
+def _mean(measured: Floats, predicted: Floats, weight: Floats, classes: bool) -> dict[str, Floats]:
+    """Score → its mean over the phenotypes where it is defined, ``[samples]``."""
+    found: dict[str, list[Floats]] = {}
+    for y, p in zip(measured.T, predicted.T, strict=True):
+        known = ~np.isnan(y)
+        y, p, w = (y, p, weight) if known.all() else (y[known], p[known], weight[:, known])
+        scores = _ranking(y, p, w) if classes else {"pearson": _pearson(y, p, w)}
+        for score, values in scores.items():
+            found.setdefault(score, []).append(values)
+    return {score: each[0] if len(each) == 1 else _known_mean(np.stack(each)) for score, each in found.items()}
+
+
+def _known_mean(values: Floats) -> Floats:
+    known = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        mean: Floats = np.where(known, values, 0.0).sum(0) / known.sum(0)
+    return mean
 
 
 def interval(values: Floats) -> Interval:
     """Of a value and its bootstrap samples, ``[1 + samples]``; NaN where it is not defined."""
     if np.isnan(values[0]):
         return Interval(*[float("nan")] * 3)
-    low, high = np.nanquantile(values[1:], (0.025, 0.975)) if len(values) > 1 else (np.nan, np.nan)
+    drawn = values[1:][~np.isnan(values[1:])]
+    low, high = np.quantile(drawn, (0.025, 0.975)) if len(drawn) else (np.nan, np.nan)
     return Interval(float(values[0]), float(low), float(high))
 
 
@@ -65,14 +85,15 @@ def mean_over_seeds(seeds: Sequence[Floats]) -> Floats:
 
 
 def _pearson(y: Floats, p: Floats, weight: Floats) -> Floats:
-    if p.std() == 0 or y.std() == 0:
+    if len(y) == 0 or p.min() == p.max() or y.min() == y.max():
         return np.full(len(weight), np.nan)
     y, p = (y - y.mean()) / y.std(), (p - p.mean()) / p.std()
-    total = weight.sum(1)
-    moments = weight @ np.stack([y, p, y * y, p * p, y * p], 1) / total[:, None]
+    with np.errstate(invalid="ignore"):
+        moments = weight @ np.stack([y, p, y * y, p * p, y * p], 1) / weight.sum(1)[:, None]
     my, mp, yy, pp, yp = moments.T
-    r: Floats = (yp - my * mp) / np.sqrt((yy - my * my) * (pp - mp * mp))
-    return r
+    with np.errstate(invalid="ignore", divide="ignore"):  # a sample may hold one experiment many times
+        r: Floats = (yp - my * mp) / np.sqrt((yy - my * my) * (pp - mp * mp))
+    return np.where(np.isfinite(r), r, np.nan)
 
 
 def _ranking(y: Floats, p: Floats, weight: Floats) -> dict[str, Floats]:
