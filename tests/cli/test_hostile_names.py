@@ -64,7 +64,9 @@ def test_reports(folder: Path, command: Command, tmp_path: Path) -> None:
     command("evaluate", run, "--html", below / "evaluated.html")
     assert "&lt;b&gt;$run{" in sound(below / "evaluated.html")
     out = command("predict", run, "--genes", "../../up,g1")[0]
-    assert out.startswith(("../../up+g1\t", "g1+../../up\t"))
+    assert out.splitlines()[1].startswith(("../../up+g1\t", "g1+../../up\t"))
+    command("explore", run, "-o", below / "explorer.html", "--pairs", "50", "--explained", "1")
+    assert "<img" not in (below / "explorer.html").read_text()
     written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
     assert all(path.parts[:3] == ("a", "b", "c") for path in written)
     assert not any("up" in path.name or "etc" in path.name for path in written)
