@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knockgraph.errors import KnockgraphError, StrategyError
+from knockgraph.errors import KnockgraphError, NoDosesError, StrategyError
 from knockgraph.explain.explanation import LEFT_OUT, LOCAL, MODEL, NAMED, POOLING, REACTIONS, Explanation, Part
 from knockgraph.graph import CellGraph
 from knockgraph.models.fitted import FittedModel
@@ -250,7 +250,7 @@ class _Path:
         )
         try:
             values = self.model(view, batch).values
-        except StrategyError as error:
+        except (StrategyError, NoDosesError) as error:
             raise KnockgraphError(f"this model cannot be explained: {error}") from error
         for r in view.clamped:
             self.kinks |= self.edges[r].vanishing()
