@@ -50,7 +50,7 @@ button.sort { color: inherit; font-weight: inherit }
 #why:not(:empty) { background: var(--card); border-radius: 8px; padding: .1rem 1rem 1rem; margin: 1rem 0 }
 #why td:first-child { background: var(--card); white-space: normal; overflow-wrap: anywhere }
 #why h2 { margin-top: .8rem } h3 { font-size: 1rem; margin: .8rem 0 .3rem }
-#answer, #message { overflow-wrap: anywhere } noscript { display: block }
+#answer, #message { overflow-wrap: anywhere } th { overflow-wrap: normal } noscript { display: block }
 </style>"""
 
 
