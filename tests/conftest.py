@@ -3,7 +3,7 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -44,3 +44,15 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return out, err
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def registered_names_are_forgotten() -> Iterator[None]:
+    """What a test registers is not there for the next one."""
+    from knockgraph import registry
+
+    before = {kind: dict(found) for kind, found in registry._registered.items()}
+    yield
+    for kind, found in registry._registered.items():
+        found.clear()
+        found.update(before.get(kind, {}))

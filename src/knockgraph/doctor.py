@@ -32,7 +32,7 @@ class Finding:
 
 
 _NEEDED = (
-    *("torch", "numpy", "safetensors", "pyarrow", "torch_geometric", "typer", "rich"),
+    *("torch", "numpy", "safetensors", "pyarrow", "pandas", "torch_geometric", "typer", "rich"),
     *("matplotlib", "lightning", "torchmetrics", "hydra-core", "tensorboard"),
 )
 

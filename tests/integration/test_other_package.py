@@ -80,7 +80,9 @@ def test_trained_resumed_evaluated_predicted(installed: Path, command: Command) 
     genotypes = ("--genes", "YAA001W", "--genes", "YAA001W,YAA010C")
     command("predict", "run", *genotypes, "-o", "own.parquet")
     command("predict", "run", *genotypes, "-o", "ours.parquet", "--strategy", "node-mask")
-    own, ours = (pq.read_table(f"{name}.parquet").column(1).to_pylist() for name in ("own", "ours"))
+    own, ours = (
+        pq.read_table(f"{name}.parquet").column("predicted_gene_interaction").to_pylist() for name in ("own", "ours")
+    )
     assert own == pytest.approx(ours, rel=1e-5)
     assert own[0] != own[1]
 

@@ -165,7 +165,7 @@ def test_wrong_use() -> None:
     graph = cell()
     batch = batch_of()
     model = models.create("dango", graph, **BASE)
-    with pytest.raises(kg.ModelError, match=r"give it strategy\(batch.only_wild_type\(\)\)"):
+    with pytest.raises(kg.ModelError, match=r"pass strategy\(batch.only_wild_type\(\)\)"):
         model(kg.strategies.create("node-mask", graph)(batch.with_wild_type()), batch)
     with pytest.raises(kg.ModelError, match="zero_weight names 'physical', which is not among string_coexpression"):
         models.create("dango", graph, zero_weight={"physical": 0.5}, **BASE)

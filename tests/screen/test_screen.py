@@ -242,4 +242,4 @@ def repr_all(screen: Screen) -> str:
 
 
 def test_repr():
-    assert repr(example()) == "Screen(5 experiments, 3 gene names, phenotypes fitness, gi)"
+    assert repr(example()) == "Screen(5 experiments, 3 gene names, phenotypes fitness and gi)"

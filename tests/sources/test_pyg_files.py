@@ -137,7 +137,7 @@ def test_folders(tmp_path):
 def test_the_command(command, samples, screen, graph, tmp_path):
     one_file(tmp_path, samples)
     out, _ = command("screen", "import", "pyg", "--from", tmp_path, "-o", tmp_path / "x.parquet")
-    assert "Screen(3 experiments, 2 gene names, phenotypes fitness, gene_interaction)" in out
+    assert "Screen(3 experiments, 2 gene names, phenotypes fitness and gene_interaction)" in out
     assert same(Screen.load(tmp_path / "x.parquet"), screen)
     torch.save([Path("x")], tmp_path / "data.pt")
     _, err = command("screen", "import", "pyg", "--from", tmp_path, "-o", tmp_path / "y.parquet", code=1)

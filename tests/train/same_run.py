@@ -41,6 +41,7 @@ def _read(path: Path) -> Any:
     if path.name == "result.json":
         result = json.loads(path.read_text())
         result.pop("training_seconds")
+        result["about"].pop("date")
         for found in result["metrics"].values():
             found.pop("seconds", None)
         return result

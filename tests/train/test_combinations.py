@@ -112,7 +112,7 @@ def test_models_say_what_they_give() -> None:
     """What a model states is what its predictions have."""
     batch = kg.PerturbationBatch.from_lists([[1, 2], []], graph().num_genes)
     for name in models.available():
-        if models.is_fitted(name):
+        if models.is_fitted(name) or name == "residual":  # what has to be fitted first
             continue
         model = models.create(name, graph(), **({"preset": "small"} if name == "hetero" else {}))
         prediction = model(kg.strategies.create("node-mask", graph())(model.columns(batch)), batch)

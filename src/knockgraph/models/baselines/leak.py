@@ -73,7 +73,9 @@ def label_shifts(graph: CellGraph, screen: BoundScreen, seed: int = 0) -> list[L
         seed: Of the permutations.
     """
     if screen.gene_list_hash != graph.gene_list_hash:
-        raise GeneListMismatchError("the screen is bound to another gene list than this graph's; bind it to this graph")
+        raise GeneListMismatchError(
+            "the screen is bound to a different gene list than this graph's; bind it to this graph"
+        )
     code, label = _labels(screen)
     spread = float(label.std()) if len(label) else 0.0
     if spread == 0:
