@@ -50,6 +50,16 @@ def test_a_model_of_the_wild_type_encodes_it_once(monkeypatch: pytest.MonkeyPatc
     assert _predict(predictor).dtype == torch.float64
 
 
+def test_weights_that_are_loaded_later_count() -> None:
+    first, second = (_predictor("model=dango", "model.options.channels=8") for _ in range(2))
+    with torch.no_grad():
+        second.model.embedding.add_(1.0)
+    before = _predict(first)
+    first.model.load_state_dict(second.model.state_dict())
+    assert torch.equal(_predict(first), _predict(second))
+    assert not torch.equal(_predict(first), before)
+
+
 def test_a_gradient_is_of_the_weights_as_they_are() -> None:
     predictor = _predictor("model=dango", "model.options.channels=8")
     _predict(predictor)

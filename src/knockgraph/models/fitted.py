@@ -51,14 +51,8 @@ class FittedModel(CellModel):
     def prepare(
         self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
     ) -> None:
-        """Fit the baseline; of classes also the map from its predictions to probabilities, on the validation rows.
-
-        Args:
-            screen: The experiments.
-            rows: Positions of the training rows.
-            values: Their labels, ``[rows, phenotypes]``, in label units.
-            validation: The same of the validation part, by which settings are chosen.
-            classes: Whether the labels are 0 and 1.
+        """Fit the baseline, whose settings are chosen on the validation rows; of classes also the map from its
+        predictions to probabilities, on the same rows. Arguments as in :meth:`CellModel.prepare`.
         """
         self.baseline.fit(screen, rows, values, validation if len(validation[0]) else None)
         if not classes:

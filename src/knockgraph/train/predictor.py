@@ -64,6 +64,7 @@ class Predictor(nn.Module):
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.in_bf16 = False
         self._wild_type: tuple[Tensor, ...] | None = None
+        self._encoded_with: list[int] = []
         if config.trainer.precision == "64-true":
             self.double()  # here, not by Lightning: it restores a checkpoint before it converts, in float32
 
@@ -116,14 +117,15 @@ class Predictor(nn.Module):
         return model.decode(model.with_wild_type(encoded, self._encoded_wild_type(batch)), batch)
 
     def _encoded_wild_type(self, batch: PerturbationBatch) -> tuple[Tensor, ...]:
-        if self._wild_type is not None and not torch.is_grad_enabled():
-            return self._wild_type
         model = self.model
         assert isinstance(model, CellModel)
+        weights = [parameter._version for parameter in model.parameters()]  # loading others changes it
+        if self._wild_type is not None and self._encoded_with == weights and not torch.is_grad_enabled():
+            return self._wild_type
         with self.strategy(batch.only_wild_type()) as view:
             view.check_model(model.hops)
             encoded = model.encode(view)
-        self._wild_type = None if torch.is_grad_enabled() else encoded
+        self._wild_type, self._encoded_with = None if torch.is_grad_enabled() else encoded, weights
         return encoded
 
     def _autocast(self) -> torch.autocast:
