@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 from torchmetrics.functional.classification import binary_auroc, binary_average_precision
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from knockgraph.screen import LabelTransform
+from knockgraph.train.exchange import several
 
 _MOST_CELLS = 1 << 24  # of experiments × phenotypes that are ranked at once
 
 
 def gather_rows(rows: Tensor) -> Tensor:
     """The rows ``[n, …]`` of all processes, in the order of their ranks; shares may differ in length and be empty."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if not several():
         return rows
     return torch.cat(gather_all_tensors(rows))
 

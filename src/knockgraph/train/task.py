@@ -22,7 +22,7 @@ from knockgraph.models.model import CellModel, Prediction
 from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
-from knockgraph.train.exchange import mean_over_ranks
+from knockgraph.train.exchange import mean_over_ranks, several
 from knockgraph.train.metrics import gather_rows, headline, metrics_of
 from knockgraph.train.predictor import MOST_NAMED, Predictor, named
 from knockgraph.train.ranks import Ranks
@@ -399,7 +399,7 @@ def optimizer_steps(batches: int, epochs: int, accumulate: Mapping[int, int]) ->
 
 def all_ranks(state: Any) -> list[Any]:
     """What every rank gave, in the order of the ranks."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not several():
         return [state]
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, state)
