@@ -361,7 +361,6 @@ def _run(config: Config, data: TrainingData, clock: Clock) -> tuple[dict[str, An
     _free()
     _, best = load_task(directory)
     best.strategy.open(directory / "store")
-    best.in_bf16 = config.trainer.precision == "bf16-mixed"
     prediction = predict_rows(best.to(device), data, "test")
     return {**found, "test": scorer(data)(prediction, data.targets("test"))}, prediction
 
