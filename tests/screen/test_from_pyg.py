@@ -90,7 +90,7 @@ def test_a_screen_survives_the_way_through_pyg(n, seed):
 
 @pytest.mark.parametrize("first", [0, 2], ids=["the first", "a later one"])
 def test_samples_without_any_statistic_lack_the_attributes(first):
-    """torchcell's processor leaves them out where no statistic was measured; they were lost if the first lacked them."""
+    """torchcell leaves them out where no statistic was measured; all were lost if the first sample lacked them."""
     samples = [s.clone() for s in SAMPLES]
     for bare in (samples[0], samples[3]):
         for name in ("values", "type_indices", "sample_indices", "types"):
