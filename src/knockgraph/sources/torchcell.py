@@ -11,7 +11,7 @@ one. Of an experiment these are read::
 
 A phenotype that is a table of numbers (expression, morphology) becomes one phenotype for each of its entries,
 ``LABEL_ENTRY``. Every perturbed gene counts as deleted, as in torchcell's graphs; the report counts the alleles among
-them. An infinite statistic (the standard error of one measurement) counts as missing. The source of an experiment is its
+them. An infinite statistic (an error of one measurement) counts as missing. The source of an experiment is its
 dataset and, in a store with several environments, its environment: ``DATASET (SC solid 30 Celsius)``. References and
 publications are left out.
 
