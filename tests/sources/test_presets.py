@@ -320,7 +320,7 @@ def test_real_cell_of_dango(real: Path) -> None:
     assert {name: edges[f"string9_1_{name}"] // 2 + 6_607 for name in published} == published
 
 
-@pytest.mark.parametrize("release", ["11.0", "12.0"])
+@pytest.mark.parametrize("release", [pytest.param("11.0", marks=pytest.mark.full), "12.0"])
 def test_real_cell_of_dango_in_the_layout_of_later_releases(real: Path, tmp_path: Path, release: str) -> None:
     """Real channels (of STRING 11.5, strong links only) in a file with the name and columns of another release."""
     (known,) = (real / "string").glob("4932.protein.links.detailed.v11.5*")

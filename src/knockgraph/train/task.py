@@ -50,7 +50,7 @@ class Task(Predictor, LightningModule):
         self._check_loss()
         if config.trainer.precision == "64-true":
             self.double()  # the loss, too
-        # The tables are the same everywhere by construction: what brings all ranks to the first one's state (Lightning's
+        # The tables are the same everywhere by construction: what brings all ranks to the state of rank 0 (Lightning's
         # _sync_module_states in train/ranks.py, or torch's DDP in somebody else's trainer) must not send them around.
         self._ddp_params_and_buffers_to_ignore = [f"strategy.{name}" for name, _ in self.strategy.named_buffers()]
         self._open = contextlib.ExitStack()
