@@ -320,19 +320,21 @@ def test_real_cell_of_dango(real: Path) -> None:
     assert {name: edges[f"string9_1_{name}"] // 2 + 6_607 for name in published} == published
 
 
-@pytest.mark.parametrize("release", [pytest.param("11.0", marks=pytest.mark.full), "12.0"])
-def test_real_cell_of_dango_in_the_layout_of_later_releases(real: Path, tmp_path: Path, release: str) -> None:
+def as_release(real: Path, folder: Path, release: str) -> Path:
     """Real channels (of STRING 11.5, strong links only) in a file with the name and columns of another release."""
     (known,) = (real / "string").glob("4932.protein.links.detailed.v11.5*")
-    with (
-        gzip.open(known, "rt") as old,
-        gzip.open(tmp_path / f"4932.protein.links.detailed.v{release}.txt.gz", "wt") as new,
-    ):
+    made = folder / f"4932.protein.links.detailed.v{release}.txt.gz"
+    with gzip.open(known, "rt") as old, gzip.open(made, "wt") as new:
         new.write(f"{old.readline().strip()} textmining combined_score\n")
         new.writelines(f"{line.strip()} 0 900\n" for line in old)
-    shutil.copy(real / "genes" / "SGD_features.tab.gz", tmp_path)
+    shutil.copy(real / "genes" / "SGD_features.tab.gz", folder)
+    return folder
+
+
+@pytest.mark.parametrize("release", [pytest.param("11.0", marks=pytest.mark.full), "12.0"])
+def test_real_cell_of_dango_in_the_layout_of_later_releases(real: Path, tmp_path: Path, release: str) -> None:
     name = f"string{release.replace('.', '_')}"
-    graph, report = build_graph(f"dango-{name}", tmp_path)
+    graph, report = build_graph(f"dango-{name}", as_release(real, tmp_path, release))
     assert {relation: found.num_edges for relation, found in graph.relations.items()} == {
         f"{name}_neighborhood": 15_312,
         f"{name}_fusion": 982,
@@ -342,6 +344,25 @@ def test_real_cell_of_dango_in_the_layout_of_later_releases(real: Path, tmp_path
         f"{name}_database": 58_462,
     }
     assert report.files[-1].notes == []
+
+
+@pytest.mark.full
+def test_dango_runs_on_its_real_cell(real: Path, tmp_path: Path, command: Callable[..., tuple[str, str]]) -> None:
+    """Build, import, train, evaluate: torchcell's run on STRING 12.0 and its empty twin, a few steps of each."""
+    raw, cell, screen = as_release(real, tmp_path, "12.0"), tmp_path / "my.cellgraph", tmp_path / "my.parquet"
+    command("graph", "build", "--preset", "dango-string12_0", "--from", raw, "-o", cell)
+    scores = tmp_path / "scores"
+    scores.mkdir()
+    shutil.copy(real / "interactions" / "tau_sga_scored_sample.tsv.gz", scores)
+    command(
+        *("screen", "import", "kuzmin2018", "--table", "scores", "--from", scores, "--genes", raw, "-o", screen),
+    )
+    short = ["trainer=default", "trainer.accelerator=cpu", "trainer.max_epochs=1", "data.split.subset=200"]
+    for preset in ("torchcell-dango-string12_0", "torchcell-dango-string12_0-empty"):
+        words = [f"preset={preset}", f"data.cell={cell}", f"data.screen={screen}", f"run_dir={tmp_path / preset}"]
+        command("train", *words, *short, "trainer.baselines=[mean]", "trainer.progress_bar=false")
+        out, _ = command("evaluate", tmp_path / preset)
+        assert ("nothing to compare" in out) == preset.endswith("empty")
 
 
 @pytest.mark.full

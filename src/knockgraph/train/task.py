@@ -206,6 +206,9 @@ class Task(Predictor, LightningModule):
         most = math.inf if t.max_epochs in (None, -1) else float(t.max_epochs or 0)
         if t.max_steps == -1:
             return most
+        _ = t.estimated_stepping_batches  # it counts the batches, which the check before training has not done yet
+        if t.num_training_batches == math.inf:  # of somebody else's loader without a length
+            return most
         return min(most, t.max_steps / optimizer_steps(int(t.num_training_batches), 1, self.config.trainer.accumulate))
 
     def _refresh_wild_type(self) -> None:
