@@ -132,6 +132,7 @@ def _about(config: Config, data: TrainingData) -> dict[str, Any]:
         "version": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": config.seed,
+        "task": config.task,
         "cell": config.data.cell,
         "screen": config.data.screen,
         "genes": data.graph.num_genes,
