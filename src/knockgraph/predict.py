@@ -67,6 +67,14 @@ class Genotype(NamedTuple):
         """Number of perturbed genes; a gene with the value 1 is not perturbed."""
         return len(self.genes) if self.values is None else sum(value != 1 for value in self.values)
 
+    @property
+    def perturbed(self) -> Genotype:
+        """The same without genes that have the value 1, which are not perturbed."""
+        if self.values is None:
+            return self
+        kept = [(gene, value) for gene, value in zip(self.genes, self.values, strict=True) if value != 1]
+        return Genotype.of((gene for gene, _ in kept), (value for _, value in kept))
+
     def entries(self, graph: CellGraph, standard: bool = False) -> list[str]:
         """The genes as they are written, e.g. ``YAL001C=0.3``, or under their standard names."""
         values = self.values or (0.0,) * len(self.genes)
@@ -206,7 +214,7 @@ class RunPredictor:
         genotypes = screen_of(self.config, self.directory).resolved(self.graph).genotypes
         row = np.array([(*self.graph.genes.find(name), -1)[0] for name in genotypes.names], dtype=np.int64)
         return {
-            genotype
+            genotype.perturbed
             for genotype in rows_of(genotypes, row[genotypes.codes] if len(row) else genotypes.codes)
             if -1 not in genotype.genes
         }
@@ -319,7 +327,7 @@ def _column_names(phenotypes: Sequence[str], predicted: Sequence[str], intervals
 
 def without(genotypes: Iterable[Genotype], measured: set[Genotype]) -> Iterator[Genotype]:
     """The genotypes that are not measured."""
-    return (genotype for genotype in genotypes if genotype not in measured)
+    return (genotype for genotype in genotypes if genotype.perturbed not in measured)
 
 
 def foremost(batches: Batches, top: int, column: int, centre: float, order: Order = "extreme") -> Predicted:
