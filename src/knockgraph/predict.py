@@ -283,7 +283,7 @@ def predict(
     columns = _column_names(task.phenotypes, names, predictor.intervals)
     kept: list[dict[str, Any]] = []
     if output is not None and top is None and not keep and total > _PIECE:
-        about_it = [str(all_pairs or all_triples or screen), new, coverage, columns, total, predictor.fingerprint()]
+        about_it = [predictor.fingerprint(), task.strategy.name, precision, coverage, columns, total]
         written = _stream_in_pieces(output, predictor, genotypes, total, dosed, size, columns, about_it, progress)
     else:
         batches = predictor(genotypes, total, dosed, size, progress)
@@ -593,18 +593,20 @@ def _stream_in_pieces(
 ) -> int:
     """As :func:`_stream`, in pieces that a second call of the same command finds and does not predict again.
 
-    They lie in ``OUTPUT.parts`` until all are there; pieces of another command are refused.
+    They lie in ``OUTPUT.parts`` until all are there; pieces of another command are refused. The name of a piece holds
+    the hash of its genotypes, so that it is predicted again where the table of genotypes has changed.
     """
     folder = output.with_name(f"{output.name}.parts")
     told = folder / "about.json"
-    if told.is_file() and json.loads(told.read_text(encoding="utf-8")) != list(about):
+    if told.is_file() and _told(told) != list(about):
         raise KnockgraphError(f"{folder} holds pieces of another prediction; remove it, or give another name with -o")
     folder.mkdir(exist_ok=True)
     write_json(told, list(about))
     pieces: list[Path] = []
     iterator, done = iter(genotypes), 0
     while chunk := list(itertools.islice(iterator, _PIECE)):
-        pieces.append(folder / f"{len(pieces):06d}{output.suffix}")
+        which = hashlib.sha256(repr(chunk).encode()).hexdigest()[:16]
+        pieces.append(folder / f"{len(pieces):06d}-{which}{output.suffix}")
         if not pieces[-1].is_file():
 
             def counted_on(now: int, _: int, before: int = done) -> None:
@@ -616,6 +618,14 @@ def _stream_in_pieces(
     _join(output, pieces)
     shutil.rmtree(folder)
     return done
+
+
+def _told(path: Path) -> Any:
+    """What pieces of a prediction remember; nothing where that is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
 
 
 def _join(output: Path, pieces: Sequence[Path]) -> None:
