@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,24 @@ def _places(folder: Path, which: str) -> list[Path]:
 def any_saved(folder: Path) -> bool:
     """Whether a run has saved its state here; the last may just have been being replaced."""
     return any((folder / name).is_file() for name in (LAST, PREVIOUS))
+
+
+def resume_command(directory: Path) -> str:
+    """The command that continues a run, as a shell takes it; Hydra wants a value with special characters in quotes.
+
+    >>> resume_command(Path("runs/my"))
+    'knockgraph train run_dir=runs/my resume=true'
+    >>> print(resume_command(Path("my run [1]")))
+    knockgraph train "run_dir='my run [1]'" resume=true
+    """
+    value = str(directory)
+    if not re.fullmatch(r"[\w./:+@%-]+", value, re.ASCII):
+        escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+        value = f"'{escaped}'"
+    word = f"run_dir={value}"
+    # The quotes that shlex chooses read badly around single ones.
+    quoted = f'"{word}"' if "'" in word and not re.search(r'["$`\\!]', word) else shlex.quote(word)
+    return f"knockgraph train {quoted} resume=true"
 
 
 def set_aside(path: Path) -> Path:

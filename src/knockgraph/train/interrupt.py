@@ -13,6 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from knockgraph.train import moments
+from knockgraph.train.checkpoints import resume_command
 from knockgraph.train.exchange import any_rank
 
 STOPPED = 75  #: exit code of a run that a signal other than Ctrl-C has stopped (EX_TEMPFAIL: try again)
@@ -41,7 +42,7 @@ class InterruptedRun(KeyboardInterrupt):
 
     def __str__(self) -> str:
         what = "interrupted" if self.by == signal.SIGINT else f"stopped by {self.by.name}"
-        todo = f"continue with: knockgraph train run_dir={self.directory} resume=true"
+        todo = f"continue with: {resume_command(self.directory)}"
         return f"{what}; {todo if self.resumable else 'there is no checkpoint yet; start the run again'}"
 
 
