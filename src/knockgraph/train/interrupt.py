@@ -88,8 +88,9 @@ class Interrupt(pl.Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         again, self.asked = self.asked is not None, self.asked or signal.Signals(number)
-        # torchrun forwards Ctrl-C, so each of its processes receives it twice.
-        if not self.training or (again and not self._several):
+        # torchrun forwards Ctrl-C, so each of its processes receives it twice; schedulers repeat the others.
+        at_once = again and number == signal.SIGINT and not self._several
+        if not self.training or at_once:
             raise KeyboardInterrupt
 
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
