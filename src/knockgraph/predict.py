@@ -624,7 +624,7 @@ def _told(path: Path) -> Any:
     """What pieces of a prediction remember; nothing where that is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

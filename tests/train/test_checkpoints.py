@@ -385,7 +385,9 @@ def test_checkpoints_of_a_run(finished: Path) -> None:
     assert not [name for name in weights(finished) if name.startswith("strategy.")]  # tables stay out of it
 
 
-@pytest.mark.parametrize("name", ["runs/my", "my run", "a[1]", "it's", "δ", "a,b=c", "{q}", "$HOME", "tail\\", "x'y\"\\'"])
+@pytest.mark.parametrize(
+    "name", ["runs/my", "my run", "a[1]", "it's", "δ", "a,b=c", "{q}", "$HOME", "tail\\", "x'y\"\\'"]
+)
 def test_the_command_that_continues_a_run_is_one(name: str) -> None:
     """``run_dir=my run [1]`` is two words for a shell and no value for Hydra."""
     first, second, *words = shlex.split(resume_command(Path(name)))

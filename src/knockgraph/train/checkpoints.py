@@ -15,6 +15,7 @@ from torch import Tensor
 from knockgraph.container import read_container, write_container
 from knockgraph.errors import FileFormatError, KnockgraphError
 from knockgraph.train import moments
+from knockgraph.train.config import quoted
 
 FORMAT = "knockgraph.checkpoint"
 VERSION = 1
@@ -133,21 +134,17 @@ def any_saved(folder: Path) -> bool:
 
 
 def resume_command(directory: Path) -> str:
-    """The command that continues a run, as a shell takes it; Hydra wants a value with special characters in quotes.
+    """The command that continues a run, as a shell takes it.
 
     >>> resume_command(Path("runs/my"))
     'knockgraph train run_dir=runs/my resume=true'
     >>> print(resume_command(Path("my run [1]")))
     knockgraph train "run_dir='my run [1]'" resume=true
     """
-    value = str(directory)
-    if not re.fullmatch(r"[\w./:+@%-]+", value, re.ASCII):
-        escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
-        value = f"'{escaped}'"
-    word = f"run_dir={value}"
+    word = f"run_dir={quoted(str(directory))}"
     # The quotes that shlex chooses read badly around single ones.
-    quoted = f'"{word}"' if "'" in word and not re.search(r'["$`\\!]', word) else shlex.quote(word)
-    return f"knockgraph train {quoted} resume=true"
+    shown = f'"{word}"' if "'" in word and not re.search(r'["$`\\!]', word) else shlex.quote(word)
+    return f"knockgraph train {shown} resume=true"
 
 
 def set_aside(path: Path) -> Path:
