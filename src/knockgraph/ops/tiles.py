@@ -174,7 +174,7 @@ def _tuned(card: Card) -> dict[str, Tile] | None:
         found = json.loads(card.path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         found = None
     if not _valid(found, card):
         todo = "delete it, or make it again with knockgraph bench tune"
