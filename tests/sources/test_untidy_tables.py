@@ -231,7 +231,7 @@ def test_untidy_tables_of_a_graph(tmp_path: Path) -> None:
     assert graph.relations["regulatory"].edge_index.tolist() == [[0], [1]]
     write(tmp_path, "Gene A;Gene B;Weight\nYAL001C;YBR002W;0,83\nYAL001C;YAL001C;high\n", "relations/physical.csv")
     with pytest.raises(
-        KnockgraphError, match=r"physical\.csv, line 2: column 'weight' is not numeric, it holds '0,83'"
+        KnockgraphError, match=r"physical\.csv, line 2: column 'Weight' is not numeric, it holds '0,83'"
     ):
         read_graph(tmp_path)
 
