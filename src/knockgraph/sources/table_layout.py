@@ -60,6 +60,7 @@ class TableOptions:
         decimal: The sign in front of the decimals.
         delimiter: Of a text file: tab, comma, semicolon, pipe, space, or one character.
         sheet: Of an Excel workbook.
+        matrix: The table has a gene per row and a gene per column. If their names are the same ones, this is found.
         missing: Experiments in which no phenotype was measured are left out and counted (``drop``), kept, or an
             ``error``. A label that is missing beside others stays missing.
     """
@@ -71,6 +72,7 @@ class TableOptions:
     delimiter: str | None = None
     sheet: str | None = None
     missing: Literal["drop", "keep", "error"] = "drop"
+    matrix: bool = False
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ def _columns_of_genes(where: str, columns: Sequence[str]) -> tuple[str, ...]:
         raise ScreenError(f"{where} has no line with the names of its columns ({has}); add one, e.g. genotype,fitness")
     raise ScreenError(
         f"{where} has no column 'genotype', nor gene_a,gene_b or query,array; {has}; choose with "
-        "--gene-columns COLUMN or COLUMN,COLUMN"
+        "--gene-columns COLUMN or COLUMN,COLUMN, or say --matrix if rows and columns are genes"
     )
 
 
