@@ -43,7 +43,7 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
     _check_labels(data, task, directory, say)
-    intervals = Intervals.load(directory, checkpoint_of(config, which))
+    intervals = Intervals.load(directory, checkpoint_of(config, which, directory))
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
         try:
             task.strategy.open(directory / "store")
