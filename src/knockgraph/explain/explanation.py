@@ -160,7 +160,7 @@ class Explanation:
         sections = [
             ("How the parts add up", f"<p>{escape(self.in_words())}</p>{bars}{self._numbers('gene', 'relation')}"),
             ("Neighbours", nearest if near else "<p>No edge has a part.</p>"),
-            ("All parts", table(["gene", "relation", "neighbour", "part"], self._texts(200)) + behind),
+            ("All parts", table(["relation", "gene", "neighbour", "part"], self._texts(200)) + behind),
         ]
         if meaning:
             sections.append(("What is no edge", table(["part", "meaning"], meaning)))
@@ -198,9 +198,8 @@ class Explanation:
         return {"genes": list(self.genes), **about, "parts": [part._asdict() for part in self.rows]}
 
     def _numbers(self, *keys: str) -> str:
-        return numbers(
-            "the numbers", [dict(zip((*keys, "part"), (*key, v), strict=True)) for key, v in self.sums(*keys).items()]
-        )
+        sums = self.sums(*keys).items()
+        return numbers("the numbers", [dict(zip((*keys, "part"), (*key, v), strict=True)) for key, v in sums])
 
     def _summed(self, key: str) -> Any:
         sums = self.sums(key)
@@ -217,7 +216,7 @@ class Explanation:
     def _texts(self, most: int) -> Sequence[Sequence[str]]:
         name = self.standard.get
         rows = [
-            [name(p.gene, p.gene) or "–", p.relation, name(p.neighbour, p.neighbour) or "–", f"{p.value:+.4g}"]
+            [p.relation, name(p.gene, p.gene) or "–", name(p.neighbour, p.neighbour) or "–", f"{p.value:+.4g}"]
             for p in self.rows[:most]
         ]
         rest = self.rows[most:]
@@ -241,7 +240,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         rows = [[*self._texts(10)[k]] for k in range(min(len(self._texts(10)), 11))]
-        return card(self.in_words(), ["gene", "relation", "neighbour", "part"], rows)
+        return card(self.in_words(), ["relation", "gene", "neighbour", "part"], rows)
 
     def __repr__(self) -> str:
         return (
