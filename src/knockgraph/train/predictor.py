@@ -22,6 +22,9 @@ from knockgraph.words import counted, listed
 
 Say = Callable[[str], None]
 
+PRECISIONS = ("auto", "full", "bf16")
+"""In which to predict, see :class:`Predictor`."""
+
 MOST_NAMED = 20
 """Phenotypes that are logged and reported one by one; more are summarised."""
 
@@ -39,9 +42,10 @@ class Predictor(nn.Module):
         phenotypes: What is predicted, in the order of the outputs.
         trained_genes: Which genes the training experiments delete, bool [num_genes]; ``None`` where a run of an earlier
             version does not say.
-        in_bf16: Whether perturbed graphs are predicted in bf16. The wild type is still encoded in the precision of the
-            weights, once for all batches, and its states are used where nothing is compared with them
-            (:meth:`CellModel.with_wild_type`); so only the effect of a perturbation is rounded.
+        precision: ``full``, that of the weights; ``bf16`` for perturbed graphs; or ``auto``, bf16 on a GPU if the model
+            was trained in it. With bf16 the wild type is still encoded in the precision of the weights, once for all
+            batches, and its states are used where nothing is compared with them (:meth:`CellModel.with_wild_type`); so
+            only the effect of a perturbation is rounded.
     """
 
     def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
@@ -65,7 +69,7 @@ class Predictor(nn.Module):
         self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.trained_genes: Tensor | None = None
-        self.in_bf16 = False
+        self.precision = "full"
         self._wild_type: tuple[Tensor, ...] | None = None
         self._encoded_with: list[int] = []
         if config.trainer.precision == "64-true":
@@ -76,6 +80,13 @@ class Predictor(nn.Module):
         """Where it predicts."""
         place: torch.device = self.strategy.device
         return place
+
+    @property
+    def in_bf16(self) -> bool:
+        """Whether perturbed graphs are predicted in bf16, see :attr:`precision`."""
+        if self.precision != "auto":
+            return self.precision == "bf16"
+        return self.device.type == "cuda" and self.config.trainer.precision == "bf16-mixed"
 
     @property
     def approximation(self) -> str | None:
@@ -230,5 +241,6 @@ def load_run(
     except RuntimeError as error:
         raise KnockgraphError(f"the checkpoint {path} does not fit the model of its config: {error}") from error
     made.trained_genes = about.get("trained_genes")
+    made.precision = "auto"
     made.eval()
     return config, made
