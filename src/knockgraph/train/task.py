@@ -340,6 +340,7 @@ class Task(Predictor, LightningModule):
         checkpoint["knockgraph"] = {
             "graph": self.graph_hash,
             "transform": self.transform.state_dict(),
+            "trained_genes": self.trained_genes,
             "ranks": all_ranks(
                 {
                     "random": torch.get_rng_state(),
