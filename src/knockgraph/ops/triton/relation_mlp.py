@@ -364,6 +364,7 @@ def backward(
             COUNTED=shape["COUNTED"],
             PRECISION=shape["PRECISION"],
             TILE=wide,
+            num_stages=2,
         )
     of_last_map = parts_of(of_last.sum(0), weights, vectors, vectors, vectors, of_own)
     of_rest_maps = parts_of(of_rest.sum(0), (layers - 1, *weights), (layers - 1, *vectors), of_own)
