@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from strategy_cases import assert_close, cell, features, random_pairs
+from strategy_cases import DIRECTIONS, assert_close, cell, features, random_pairs
 from torch import Tensor, nn
 
 import knockgraph as kg
@@ -47,16 +47,17 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._registered, "convolution", {"one": OneRelation, "all": AllRelations})
 
 
-def view() -> kg.PerturbedGraphs:
+def view(direction: str = "both") -> kg.PerturbedGraphs:
     graph = cell(N, **{name: random_pairs(N, 0.3, seed) for seed, name in enumerate(NAMES)})
-    return kg.strategies.create("node-mask", graph)(kg.PerturbationBatch.from_lists(GENOTYPES, N))
+    return kg.strategies.create("node-mask", graph, direction=direction)(kg.PerturbationBatch.from_lists(GENOTYPES, N))
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("names", [NAMES, ("c", "a")])
 @pytest.mark.parametrize("shared", [False, True])
-def test_several_relations_are_each_relation_by_itself(shared: bool, names: tuple[str, ...]) -> None:
+def test_several_relations_are_each_relation_by_itself(shared: bool, names: tuple[str, ...], direction: str) -> None:
     """y_r = conv_r(A_r, x): a layer of several relations has the weights of as many layers of one."""
-    graphs = view()
+    graphs = view(direction)
     x = features((N, CHANNELS) if shared else (N, len(GENOTYPES), CHANNELS))
     for kind, singles in (
         ("sage", kg.nn.SAGEConv),
