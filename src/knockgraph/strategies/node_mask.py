@@ -225,7 +225,12 @@ class NodeMaskedGraphs(PerturbedGraphs):
 
     def _degree(self, r: int) -> Tensor:
         """Computed once per batch, shared by all layers."""
-        if r not in self._degrees:
-            every = torch.ones_like(self.keep) if self.keep_source is None else self.keep_source
-            self._degrees[r] = masked_degree(self.strategy.operator(r), every, self.keep, backend=self.strategy.backend)
+        if r in self._degrees:
+            return self._degrees[r]
+        every = torch.ones_like(self.keep) if self.keep_source is None else self.keep_source
+        operator, backend = self.strategy.stacked, self.strategy.backend
+        if operator is None or self.keep.device.type == "cpu":
+            self._degrees[r] = masked_degree(self.strategy.operator(r), every, self.keep, backend=backend)
+        else:  # a device waits for the longest rows, and all relations together take little more than one
+            self._degrees.update(enumerate(masked_degree(operator, every, self.keep, backend=backend)))
         return self._degrees[r]
