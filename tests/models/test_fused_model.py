@@ -28,7 +28,14 @@ def model_on(kernels: str, **options: Any) -> models.CellModel:
 
 @needs_triton
 @pytest.mark.parametrize(
-    "options", [{}, {"messages.aggregation": "sum", "messages.norm": False}], ids=["pairwise", "sum"]
+    "options",
+    [
+        {},
+        {"messages.aggregation": "sum", "messages.norm": False},
+        {"messages.conv": "sage", "messages.aggregation": "mean"},
+        {"messages.conv": "gcn", "messages.aggregation": "mean"},
+    ],
+    ids=["pairwise", "sum", "sage", "gcn"],
 )
 def test_values_and_gradients(options: dict[str, Any]) -> None:
     """Both layers, the first of them only where rows differ, with how many that are known to the kernels alone."""
@@ -38,6 +45,8 @@ def test_values_and_gradients(options: dict[str, Any]) -> None:
         model = model_on(kernels, **options)
         strategy = kg.strategies.create("node-mask", cell(), backend=backend).to(DEVICE)
         view = strategy(batch.with_wild_type())
+        layer = model.get_submodule("layers.0")
+        assert layer.conv.fuses(torch.zeros(1, 16, device=DEVICE), layer.activation) == (kernels == "triton")  # type: ignore[union-attr, operator]
         prediction = model(view, batch)
         prediction.values.asinh().sum().backward()  # also well-conditioned where values are large
         gradients = [p.grad for p in model.parameters() if p.grad is not None]

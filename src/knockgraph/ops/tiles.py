@@ -117,8 +117,9 @@ def tile(kernel: str, x: Tensor) -> Tile:
 
 @functools.cache
 def _tile(kernel: str, device: int | None, size: int) -> Tile:
-    if device is None:  # Triton's interpreter
-        return KERNELS[kernel].tile
+    if device is None:  # Triton's interpreter, whose programs run one after the other
+        made = KERNELS[kernel].tile
+        return {**made, "SHARES": 2} if "SHARES" in made else made
     card = Card.of(device)
     tuned = _tuned(card)
     return fitted(kernel, tuned[kernel], card, size) if tuned else default(kernel, card, size)
