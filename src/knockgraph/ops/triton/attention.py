@@ -1,4 +1,4 @@
-"""Attention as Triton kernels: one program per row, head and block of samples, several neighbours in flight.
+"""Attention as Triton kernels: one program per row and block of samples, several neighbours in flight.
 
 Imported on first use only. The same kernels run on a CPU through Triton's interpreter (``TRITON_INTERPRET=1``).
 """
@@ -48,28 +48,33 @@ def _attend_rows(
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
+    HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     NONE = float("-inf")
     row = tl.load(order + tl.program_id(0)).to(tl.int64)
-    head = tl.program_id(1) % heads
-    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    # Samples and heads as one axis: a neighbour's states of several samples lie side by side.
+    place = tl.arange(0, SAMPLES * HEADS)
+    sample = tl.program_id(1) * SAMPLES + place // HEADS
+    head = place % HEADS
+    there = (sample < batch) & (head < heads)
+    group = sample * heads + head
     channel = tl.arange(0, WIDTH)
     lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    inner = ((sample * heads + head) * channels)[:, None] + channel[None, :]
-    real = channel < channels
-    kept_row = sample < batch
+    real = there[:, None] & (channel < channels)[None, :]
+    inner = (group * channels)[:, None] + channel[None, :]
+    a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
+    steep = tl.load(slope)
+    kept_row = there
     if MASKED_OUT:
         kept_row = kept_row & (tl.load(keep_out + row * batch + sample, mask=kept_row, other=0) != 0)
-    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
-    steep = tl.load(slope)
     offset = row * columns
-    t = tl.load(target + offset + inner, mask=kept_row[:, None] & real[None, :], other=0.0).to(SUM)
+    t = tl.load(target + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
     # Each lane keeps a running softmax of its own; they are merged once, at the end, always in the same order.
-    peak = tl.full([NEIGHBOURS, SAMPLES], NONE, dtype=SUM)
-    total = tl.zeros([NEIGHBOURS, SAMPLES], dtype=SUM)
-    result = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    peak = tl.full([NEIGHBOURS, SAMPLES * HEADS], NONE, dtype=SUM)
+    total = tl.zeros([NEIGHBOURS, SAMPLES * HEADS], dtype=SUM)
+    result = tl.zeros([NEIGHBOURS, SAMPLES * HEADS, WIDTH], dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
@@ -80,11 +85,11 @@ def _attend_rows(
         if MASKED_IN:
             kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
         base = j * columns
-        inside = kept[:, :, None] & real[None, None, :]
+        inside = kept[:, :, None] & real[None, :, :]
         s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         z = s + t[None, :, :]
         z = tl.where(z > 0, z, z * steep)
-        logit = tl.where(kept, tl.sum(z * a[None, None, :], axis=2), NONE)
+        logit = tl.where(kept, tl.sum(z * a[None, :, :], axis=2), NONE)
         new_peak = tl.maximum(peak, logit)
         level = tl.where(new_peak == NONE, 0.0, new_peak)
         share = tl.exp(logit - level)
@@ -99,10 +104,8 @@ def _attend_rows(
     found = norm != 0
     norm = tl.where(found, norm, 1.0)
     value = tl.where(found[:, None], tl.sum(result * fade[:, :, None], axis=0) / norm[:, None], 0.0)
-    inside = (sample < batch)[:, None] & real[None, :]
-    tl.store(y + offset + inner, value.to(y.dtype.element_ty), mask=inside)
-    group = (row * batch + sample) * heads + head
-    tl.store(lse + group, tl.where(found, top + tl.log(norm), float("inf")), mask=sample < batch)
+    tl.store(y + offset + inner, value.to(y.dtype.element_ty), mask=real)
+    tl.store(lse + row * (batch * heads) + group, tl.where(found, top + tl.log(norm), float("inf")), mask=there)
 
 
 @triton.jit
@@ -129,29 +132,34 @@ def _grad_of_targets(
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
+    HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     row = tl.load(order + tl.program_id(0)).to(tl.int64)
-    head = tl.program_id(1) % heads
-    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    # Samples and heads as one axis: a neighbour's states of several samples lie side by side.
+    place = tl.arange(0, SAMPLES * HEADS)
+    sample = tl.program_id(1) * SAMPLES + place // HEADS
+    head = place % HEADS
+    there = (sample < batch) & (head < heads)
+    group = sample * heads + head
     channel = tl.arange(0, WIDTH)
     lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    inner = ((sample * heads + head) * channels)[:, None] + channel[None, :]
-    real = channel < channels
-    group = (row * batch + sample) * heads + head
-    norm = tl.load(lse + group, mask=sample < batch, other=float("inf"))
-    kept_row = norm != float("inf")
-    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
+    real = there[:, None] & (channel < channels)[None, :]
+    inner = (group * channels)[:, None] + channel[None, :]
+    a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     steep = tl.load(slope)
+    of_row = row * (batch * heads)
+    norm = tl.load(lse + of_row + group, mask=there, other=float("inf"))
+    kept_row = norm != float("inf")
     offset = row * columns
-    inside_row = kept_row[:, None] & real[None, :]
+    inside_row = kept_row[:, None] & real
     t = tl.load(target + offset + inner, mask=inside_row, other=0.0).to(SUM)
     dy = tl.load(grad + offset + inner, mask=inside_row, other=0.0).to(SUM)
     expected = tl.sum(dy * tl.load(y + offset + inner, mask=inside_row, other=0.0).to(SUM), axis=1)
-    tl.store(mean + group, expected, mask=sample < batch)
-    dt = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
-    da = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    tl.store(mean + of_row + group, expected, mask=there)
+    dt = tl.zeros([NEIGHBOURS, SAMPLES * HEADS, WIDTH], dtype=SUM)
+    da = tl.zeros([NEIGHBOURS, SAMPLES * HEADS, WIDTH], dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
@@ -162,22 +170,24 @@ def _grad_of_targets(
         if MASKED_IN:
             kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
         base = j * columns
-        inside = kept[:, :, None] & real[None, None, :]
+        inside = kept[:, :, None] & real[None, :, :]
         s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         z = s + t[None, :, :]
         slant = tl.where(z > 0, 1.0, steep)
-        logit = tl.where(kept, tl.sum(z * slant * a[None, None, :], axis=2), float("-inf"))
+        logit = tl.where(kept, tl.sum(z * slant * a[None, :, :], axis=2), float("-inf"))
         share = tl.exp(logit - norm[None, :])
         gain = tl.sum(s * dy[None, :, :], axis=2) - expected[None, :]
         step = (share * gain)[:, :, None] * slant
         dt += step
         da += step * z
-    value = tl.sum(dt, axis=0) * a[None, :]
-    inside = (sample < batch)[:, None] & real[None, :]
-    tl.store(grad_target + offset + inner, value.to(grad_target.dtype.element_ty), mask=inside)
+    value = tl.sum(dt, axis=0) * a
+    tl.store(grad_target + offset + inner, value.to(grad_target.dtype.element_ty), mask=real)
     # One row of partial sums per program: adding them up later keeps the order fixed.
-    part = (row * tl.num_programs(1) + tl.program_id(1)) * channels
-    tl.store(partial + part + channel, tl.sum(tl.sum(da, axis=0), axis=0), mask=real)
+    part = (row * tl.num_programs(1) + tl.program_id(1)) * heads * channels
+    by_head = tl.sum(tl.reshape(tl.sum(da, axis=0), [SAMPLES, HEADS, WIDTH]), axis=0)
+    number = tl.arange(0, HEADS)
+    at = partial + part + (number * channels)[:, None] + channel[None, :]
+    tl.store(at, by_head, mask=(number < heads)[:, None] & (channel < channels)[None, :])
 
 
 @triton.jit
@@ -202,25 +212,29 @@ def _grad_of_sources(
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
+    HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     row = tl.load(order + tl.program_id(0)).to(tl.int64)
-    head = tl.program_id(1) % heads
-    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    # Samples and heads as one axis: a neighbour's states of several samples lie side by side.
+    place = tl.arange(0, SAMPLES * HEADS)
+    sample = tl.program_id(1) * SAMPLES + place // HEADS
+    head = place % HEADS
+    there = (sample < batch) & (head < heads)
+    group = sample * heads + head
     channel = tl.arange(0, WIDTH)
     lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    group = sample * heads + head
+    real = there[:, None] & (channel < channels)[None, :]
     inner = (group * channels)[:, None] + channel[None, :]
-    real = channel < channels
-    kept_row = sample < batch
+    a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
+    steep = tl.load(slope)
+    kept_row = there
     if MASKED_IN:
         kept_row = kept_row & (tl.load(keep_in + row * batch + sample, mask=kept_row, other=0) != 0)
-    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
-    steep = tl.load(slope)
     offset = row * columns
-    s = tl.load(source + offset + inner, mask=kept_row[:, None] & real[None, :], other=0.0).to(SUM)
-    ds = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    s = tl.load(source + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
+    ds = tl.zeros([NEIGHBOURS, SAMPLES * HEADS, WIDTH], dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for k in range(start, end, NEIGHBOURS):
@@ -233,18 +247,17 @@ def _grad_of_sources(
         kept = kept & (norm != float("inf"))
         expected = tl.load(mean + groups, mask=kept, other=0.0)
         base = i * columns
-        inside = kept[:, :, None] & real[None, None, :]
+        inside = kept[:, :, None] & real[None, :, :]
         t = tl.load(target + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         dy = tl.load(grad + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         z = s[None, :, :] + t
         slant = tl.where(z > 0, 1.0, steep)
-        logit = tl.where(kept, tl.sum(z * slant * a[None, None, :], axis=2), float("-inf"))
+        logit = tl.where(kept, tl.sum(z * slant * a[None, :, :], axis=2), float("-inf"))
         share = tl.exp(logit - norm)
         step = share * (tl.sum(s[None, :, :] * dy, axis=2) - expected)
-        ds += share[:, :, None] * dy + step[:, :, None] * slant * a[None, None, :]
+        ds += share[:, :, None] * dy + step[:, :, None] * slant * a[None, :, :]
     value = tl.sum(ds, axis=0)
-    inside = (sample < batch)[:, None] & real[None, :]
-    tl.store(grad_source + offset + inner, value.to(grad_source.dtype.element_ty), mask=inside)
+    tl.store(grad_source + offset + inner, value.to(grad_source.dtype.element_ty), mask=real)
 
 
 def forward(
@@ -264,7 +277,7 @@ def forward(
     lse = attention.new_empty(rows, batch, heads)
     launch = _launch(source)
     with torch.cuda.device_of(source):
-        _attend_rows[(rows, triton.cdiv(batch, launch["SAMPLES"]) * heads)](
+        _attend_rows[(rows, triton.cdiv(batch, launch["SAMPLES"]))](
             ptr,
             index,
             order,
@@ -306,10 +319,10 @@ def backward(
     """Gradients of source, target and attention: each row gathers its own, so there are no atomics."""
     rows, batch, heads, channels = target.shape
     launch = _launch(source)
-    programs = triton.cdiv(batch, launch["SAMPLES"]) * heads
+    programs = triton.cdiv(batch, launch["SAMPLES"])
     grad_source, grad_target = torch.empty_like(source), torch.empty_like(target)
     mean = torch.empty_like(lse)
-    partial = attention.new_empty(rows, programs // heads, heads, channels)
+    partial = attention.new_empty(rows, programs, heads, channels)
     keep = as_factors(keep_in)
     states = (source, target, attention, attention.new_full((1,), slope), keep)
     launch = {**launch, "MASKED_IN": keep is not None}
@@ -334,13 +347,15 @@ def backward(
 
 
 def _launch(x: Tensor) -> dict[str, Any]:
-    """Tile sizes: a head's channels side by side, as many samples as fit a row, neighbours as they fit the tile."""
-    width = triton.next_power_of_2(x.shape[3])
-    samples = max(1, min(_ROW_BYTES // x.element_size() // width, triton.next_power_of_2(x.shape[1])))
+    """Tile sizes: all heads' channels side by side, as many samples as fit a row, neighbours as they fit the tile."""
+    heads, width = (triton.next_power_of_2(size) for size in x.shape[2:])
+    columns = heads * width
+    samples = max(1, min(_ROW_BYTES // x.element_size() // columns, triton.next_power_of_2(x.shape[1])))
     return {
         "WIDTH": width,
+        "HEADS": heads,
         "SAMPLES": samples,
-        "NEIGHBOURS": max(1, min(_NEIGHBOURS, _TILE // (samples * width))),
+        "NEIGHBOURS": max(1, min(_NEIGHBOURS, _TILE // (samples * columns))),
         "SUM": tl.float64 if x.dtype == torch.float64 else tl.float32,
         "num_warps": _WARPS,
     }
