@@ -1,5 +1,6 @@
-"""Attention as Triton kernels: one program per row and block of samples, several neighbours in flight.
+"""Attention as Triton kernels: one warp per row and block of samples, several neighbours in flight.
 
+A warp alone never waits for others: sums over a row stay in its registers or are exchanged between its lanes.
 Imported on first use only. The same kernels run on a CPU through Triton's interpreter (``TRITON_INTERPRET=1``).
 """
 
@@ -17,12 +18,12 @@ from torch import Tensor
 
 from knockgraph.ops.triton.spmm import as_factors
 
-# A program reads this many bytes of each neighbour's row, and at most this many neighbours at once. Each element of a
-# tile needs several registers (state, sum, logit): with 2,048 of them a kernel stays below 170 registers a thread.
+# A program reads this many bytes of each neighbour's row, and at most this many neighbours at once, so many that a tile
+# with its logits, states and sums stays in the registers.
 _ROW_BYTES = 512
-_NEIGHBOURS = 16
+_NEIGHBOURS = 8
 _TILE = 2048
-_WARPS = 4
+_WARPS = 1
 _INT32_MAX = 2**31 - 1
 
 
@@ -71,10 +72,10 @@ def _attend_rows(
         kept_row = kept_row & (tl.load(keep_out + row * batch + sample, mask=kept_row, other=0) != 0)
     offset = row * columns
     t = tl.load(target + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
-    # Each lane keeps a running softmax of its own; they are merged once, at the end, always in the same order.
-    peak = tl.full([NEIGHBOURS, SAMPLES * HEADS], NONE, dtype=SUM)
-    total = tl.zeros([NEIGHBOURS, SAMPLES * HEADS], dtype=SUM)
-    result = tl.zeros([NEIGHBOURS, SAMPLES * HEADS, WIDTH], dtype=SUM)
+    low = a * steep
+    peak = tl.full([SAMPLES * HEADS], NONE, dtype=SUM)
+    total = tl.zeros([SAMPLES * HEADS], dtype=SUM)
+    result = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
@@ -88,24 +89,20 @@ def _attend_rows(
         inside = kept[:, :, None] & real[None, :, :]
         s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         z = s + t[None, :, :]
-        z = tl.where(z > 0, z, z * steep)
-        logit = tl.where(kept, tl.sum(z * a[None, :, :], axis=2), NONE)
-        new_peak = tl.maximum(peak, logit)
+        logit = tl.where(kept, tl.sum(z * tl.where(z > 0, a[None, :, :], low[None, :, :]), axis=2), NONE)
+        new_peak = tl.maximum(peak, tl.max(logit, axis=0))
         level = tl.where(new_peak == NONE, 0.0, new_peak)
-        share = tl.exp(logit - level)
+        share = tl.exp(logit - level[None, :])
         fade = tl.exp(peak - level)
-        total = total * fade + share
-        result = result * fade[:, :, None] + share[:, :, None] * s
+        total = total * fade + tl.sum(share, axis=0)
+        result = result * fade[:, None] + tl.sum(share[:, :, None] * s, axis=0)
         peak = new_peak
-    top = tl.max(peak, axis=0)
-    top = tl.where(top == NONE, 0.0, top)
-    fade = tl.exp(peak - top[None, :])
-    norm = tl.sum(total * fade, axis=0)
-    found = norm != 0
-    norm = tl.where(found, norm, 1.0)
-    value = tl.where(found[:, None], tl.sum(result * fade[:, :, None], axis=0) / norm[:, None], 0.0)
+    found = total != 0
+    total = tl.where(found, total, 1.0)
+    value = tl.where(found[:, None], result / total[:, None], 0.0)
     tl.store(y + offset + inner, value.to(y.dtype.element_ty), mask=real)
-    tl.store(lse + row * (batch * heads) + group, tl.where(found, top + tl.log(norm), float("inf")), mask=there)
+    top = tl.where(found, peak + tl.log(total), float("inf"))
+    tl.store(lse + row * (batch * heads) + group, top, mask=there)
 
 
 @triton.jit
@@ -158,8 +155,8 @@ def _grad_of_targets(
     dy = tl.load(grad + offset + inner, mask=inside_row, other=0.0).to(SUM)
     expected = tl.sum(dy * tl.load(y + offset + inner, mask=inside_row, other=0.0).to(SUM), axis=1)
     tl.store(mean + of_row + group, expected, mask=there)
-    dt = tl.zeros([NEIGHBOURS, SAMPLES * HEADS, WIDTH], dtype=SUM)
-    da = tl.zeros([NEIGHBOURS, SAMPLES * HEADS, WIDTH], dtype=SUM)
+    dt = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
+    da = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
@@ -174,17 +171,17 @@ def _grad_of_targets(
         s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         z = s + t[None, :, :]
         slant = tl.where(z > 0, 1.0, steep)
-        logit = tl.where(kept, tl.sum(z * slant * a[None, :, :], axis=2), float("-inf"))
+        z = z * slant
+        logit = tl.where(kept, tl.sum(z * a[None, :, :], axis=2), float("-inf"))
         share = tl.exp(logit - norm[None, :])
-        gain = tl.sum(s * dy[None, :, :], axis=2) - expected[None, :]
-        step = (share * gain)[:, :, None] * slant
-        dt += step
-        da += step * z
-    value = tl.sum(dt, axis=0) * a
+        step = share * (tl.sum(s * dy[None, :, :], axis=2) - expected[None, :])
+        dt += tl.sum(step[:, :, None] * slant, axis=0)
+        da += tl.sum(step[:, :, None] * z, axis=0)
+    value = dt * a
     tl.store(grad_target + offset + inner, value.to(grad_target.dtype.element_ty), mask=real)
     # One row of partial sums per program: adding them up later keeps the order fixed.
     part = (row * tl.num_programs(1) + tl.program_id(1)) * heads * channels
-    by_head = tl.sum(tl.reshape(tl.sum(da, axis=0), [SAMPLES, HEADS, WIDTH]), axis=0)
+    by_head = tl.sum(tl.reshape(da, [SAMPLES, HEADS, WIDTH]), axis=0)
     number = tl.arange(0, HEADS)
     at = partial + part + (number * channels)[:, None] + channel[None, :]
     tl.store(at, by_head, mask=(number < heads)[:, None] & (channel < channels)[None, :])
@@ -234,7 +231,8 @@ def _grad_of_sources(
         kept_row = kept_row & (tl.load(keep_in + row * batch + sample, mask=kept_row, other=0) != 0)
     offset = row * columns
     s = tl.load(source + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
-    ds = tl.zeros([NEIGHBOURS, SAMPLES * HEADS, WIDTH], dtype=SUM)
+    low = a * steep
+    ds = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for k in range(start, end, NEIGHBOURS):
@@ -251,13 +249,12 @@ def _grad_of_sources(
         t = tl.load(target + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         dy = tl.load(grad + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         z = s[None, :, :] + t
-        slant = tl.where(z > 0, 1.0, steep)
-        logit = tl.where(kept, tl.sum(z * slant * a[None, :, :], axis=2), float("-inf"))
+        weight = tl.where(z > 0, a[None, :, :], low[None, :, :])
+        logit = tl.where(kept, tl.sum(z * weight, axis=2), float("-inf"))
         share = tl.exp(logit - norm)
         step = share * (tl.sum(s[None, :, :] * dy, axis=2) - expected)
-        ds += share[:, :, None] * dy + step[:, :, None] * slant * a[None, :, :]
-    value = tl.sum(ds, axis=0)
-    tl.store(grad_source + offset + inner, value.to(grad_source.dtype.element_ty), mask=real)
+        ds += tl.sum(share[:, :, None] * dy + step[:, :, None] * weight, axis=0)
+    tl.store(grad_source + offset + inner, ds.to(grad_source.dtype.element_ty), mask=real)
 
 
 def forward(
