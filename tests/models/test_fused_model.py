@@ -42,8 +42,13 @@ def model_on(kernels: str, **options: Any) -> models.CellModel:
 @needs_triton
 @pytest.mark.parametrize(
     "options",
-    [{}, {"messages.aggregation": "attention"}, {"messages.aggregation": "sum", "messages.norm": False}],
-    ids=["pairwise", "attention", "sum"],
+    [
+        {},
+        {"messages.aggregation": "attention"},
+        {"messages.aggregation": "sum", "messages.norm": False},
+        {"messages.aggregation": "attention", "messages.conv": "gatv2"},
+    ],
+    ids=["pairwise", "attention", "sum", "GATv2"],
 )
 def test_values_and_gradients(options: dict[str, Any]) -> None:
     """Both layers, the first of them only where rows differ, with how many that are known to the kernels alone."""

@@ -7,6 +7,7 @@ from knockgraph.ops.dosed import dosed_logits
 from knockgraph.ops.first_call import without_compiler
 from knockgraph.ops.gated import GatedOperator, gated_dot, gated_spmm
 from knockgraph.ops.gated_attention import gated_attend
+from knockgraph.ops.norm_gelu import norm_gelu
 from knockgraph.ops.operator import CsrTable, SparseOperator
 from knockgraph.ops.pairwise import mix_pairs, pair_tables
 from knockgraph.ops.precision import accumulator, at_least_float32, autocast_input
@@ -35,6 +36,7 @@ __all__ = [
     "masked_degree",
     "mix_pairs",
     "mix_relations",
+    "norm_gelu",
     "pair_tables",
     "relation_mlp",
     "row_norm",

@@ -33,6 +33,7 @@ class GATv2Conv(nn.Module):
         ``[num_genes, batch, heads · out_channels]`` or ``[num_genes, batch, out_channels]``.
     """
 
+    local = True
     degrees = False
 
     def __init__(
@@ -82,7 +83,7 @@ class GATv2Conv(nn.Module):
             source, target = (t.expand(-1, columns, -1, -1) for t in (source, target))
         y = view.attend(relation, source, target, self.attention, self.slope)
         y = y.flatten(2) if self.concat else y.mean(2)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.source.in_features}, {self.out_channels}, heads={self.heads})"
