@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from knockgraph import registry
 from knockgraph.nn.conv.relation_conv import Names, RelationConv
 from knockgraph.nn.conv.typed import TypedConv
-from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
-from knockgraph.ops import DistinctRows, autocast_input, fused, norm_gelu
+from knockgraph.ops import DistinctRows, autocast_input, fused
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -39,15 +38,6 @@ class EachRelation(RelationConv):
         convs = zip(relation, self.convs, strict=True)
         y = torch.stack([conv(view, name, x).flatten(0, 1) for name, conv in convs])
         return y if rows is None else rows.take(y)
-
-    def fused(
-        self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None, norm: nn.Module
-    ) -> Tensor:
-        y = self(view, relation, x, rows)
-        if not isinstance(norm, GroupedLayerNorm):
-            return nn.functional.gelu(y)
-        count = None if rows is None else rows.count
-        return norm_gelu(y, norm.weight.squeeze(1), norm.bias.squeeze(1), count, self.backend)
 
     def fuses(self, x: Tensor, activation: nn.Module) -> bool:
         """Only GELU, and only what comes after the layers; see :func:`~knockgraph.ops.norm_gelu`."""
