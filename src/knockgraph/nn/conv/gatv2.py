@@ -99,12 +99,9 @@ class GATv2Conv(RelationConv):
     def _attend(
         self, view: PerturbedGraphs, relation: str, shared: bool, source: Tensor, target: Tensor, attention: Tensor
     ) -> Tensor:
-        genes, columns = view.keep.shape
-        shape = (genes, -1, self.heads, self.out_channels)
-        source, target = source.view(shape), target.view(shape)
-        if shared:  # in a first layer: the products are made once and only viewed per sample
-            source, target = (t.expand(-1, columns, -1, -1) for t in (source, target))
-        y = view.attend(relation, source, target, attention, self.slope)
+        # In a first layer all samples share their states.
+        shape = (len(view.keep), *(() if shared else (-1,)), self.heads, self.out_channels)
+        y = view.attend(relation, source.view(shape), target.view(shape), attention, self.slope)
         return y.flatten(2) if self.concat else y.mean(2)
 
     def fuses(self, x: Tensor, activation: nn.Module) -> bool:

@@ -28,6 +28,19 @@ _INT32_MAX = 2**31 - 1
 
 
 @triton.jit
+def _of_groups(x, SAMPLES: tl.constexpr):
+    """[neighbours, heads] -> [neighbours, samples · heads], the same for all samples."""
+    wide = tl.broadcast_to(x[:, None, :], [x.shape[0], SAMPLES, x.shape[1]])
+    return tl.reshape(wide, [x.shape[0], SAMPLES * x.shape[1]])
+
+
+@triton.jit
+def _of_heads(x, SAMPLES: tl.constexpr, HEADS: tl.constexpr):
+    """[neighbours or samples · heads, …] summed over the samples."""
+    return tl.sum(tl.reshape(x, [x.shape[0], SAMPLES, HEADS]), axis=1)
+
+
+@triton.jit
 def _attend_rows(
     ptr,
     index,
@@ -46,6 +59,7 @@ def _attend_rows(
     MASKED_IN: tl.constexpr,
     MASKED_OUT: tl.constexpr,
     WIDE: tl.constexpr,
+    SHARED: tl.constexpr,
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
@@ -65,13 +79,27 @@ def _attend_rows(
     columns = batch * heads * channels
     real = there[:, None] & (channel < channels)[None, :]
     inner = (group * channels)[:, None] + channel[None, :]
-    a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     steep = tl.load(slope)
+    # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
+    number = tl.arange(0, HEADS)
+    narrow = (number * channels)[:, None] + channel[None, :]
+    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    if SHARED:
+        width = heads * channels
+        within = (head * channels)[:, None] + channel[None, :]
+        a = tl.load(attention + narrow, mask=is_head, other=0.0)
+    else:
+        width = columns
+        within = inner
+        a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     kept_row = there
     if MASKED_OUT:
         kept_row = kept_row & (tl.load(keep_out + row * batch + sample, mask=kept_row, other=0) != 0)
     offset = row * columns
-    t = tl.load(target + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
+    if SHARED:
+        t = tl.load(target + row * width + narrow, mask=is_head, other=0.0).to(SUM)
+    else:
+        t = tl.load(target + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
     low = a * steep
     peak = tl.full([SAMPLES * HEADS], NONE, dtype=SUM)
     total = tl.zeros([SAMPLES * HEADS], dtype=SUM)
@@ -85,11 +113,18 @@ def _attend_rows(
         kept = here[:, None] & kept_row[None, :]
         if MASKED_IN:
             kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
-        base = j * columns
+        base = j * width
         inside = kept[:, :, None] & real[None, :, :]
-        s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
-        z = s + t[None, :, :]
-        logit = tl.where(kept, tl.sum(z * tl.where(z > 0, a[None, :, :], low[None, :, :]), axis=2), NONE)
+        s = tl.load(source + base[:, None, None] + within[None, :, :], mask=inside, other=0.0).to(SUM)
+        if SHARED:
+            once = here[:, None, None] & is_head[None, :, :]
+            z = tl.load(source + base[:, None, None] + narrow[None, :, :], mask=once, other=0.0).to(SUM) + t[None, :, :]
+        else:
+            z = s + t[None, :, :]
+        logit = tl.sum(z * tl.where(z > 0, a[None, :, :], low[None, :, :]), axis=2)
+        if SHARED:
+            logit = _of_groups(logit, SAMPLES)
+        logit = tl.where(kept, logit, NONE)
         new_peak = tl.maximum(peak, tl.max(logit, axis=0))
         level = tl.where(new_peak == NONE, 0.0, new_peak)
         share = tl.exp(logit - level[None, :])
@@ -126,6 +161,7 @@ def _grad_of_targets(
     channels,
     MASKED_IN: tl.constexpr,
     WIDE: tl.constexpr,
+    SHARED: tl.constexpr,
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
@@ -144,19 +180,33 @@ def _grad_of_targets(
     columns = batch * heads * channels
     real = there[:, None] & (channel < channels)[None, :]
     inner = (group * channels)[:, None] + channel[None, :]
-    a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     steep = tl.load(slope)
+    # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
+    number = tl.arange(0, HEADS)
+    narrow = (number * channels)[:, None] + channel[None, :]
+    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    if SHARED:
+        width = heads * channels
+        within = (head * channels)[:, None] + channel[None, :]
+        a = tl.load(attention + narrow, mask=is_head, other=0.0)
+    else:
+        width = columns
+        within = inner
+        a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     of_row = row * (batch * heads)
     norm = tl.load(lse + of_row + group, mask=there, other=float("inf"))
     kept_row = norm != float("inf")
     offset = row * columns
     inside_row = kept_row[:, None] & real
-    t = tl.load(target + offset + inner, mask=inside_row, other=0.0).to(SUM)
+    if SHARED:
+        t = tl.load(target + row * width + narrow, mask=is_head, other=0.0).to(SUM)
+    else:
+        t = tl.load(target + offset + inner, mask=inside_row, other=0.0).to(SUM)
     dy = tl.load(grad + offset + inner, mask=inside_row, other=0.0).to(SUM)
     expected = tl.sum(dy * tl.load(y + offset + inner, mask=inside_row, other=0.0).to(SUM), axis=1)
     tl.store(mean + of_row + group, expected, mask=there)
-    dt = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
-    da = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
+    dt = tl.zeros(a.shape, dtype=SUM)
+    da = tl.zeros(a.shape, dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
@@ -166,25 +216,34 @@ def _grad_of_targets(
         kept = here[:, None] & kept_row[None, :]
         if MASKED_IN:
             kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
-        base = j * columns
+        base = j * width
         inside = kept[:, :, None] & real[None, :, :]
-        s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
-        z = s + t[None, :, :]
+        s = tl.load(source + base[:, None, None] + within[None, :, :], mask=inside, other=0.0).to(SUM)
+        if SHARED:
+            once = here[:, None, None] & is_head[None, :, :]
+            z = tl.load(source + base[:, None, None] + narrow[None, :, :], mask=once, other=0.0).to(SUM) + t[None, :, :]
+        else:
+            z = s + t[None, :, :]
         slant = tl.where(z > 0, 1.0, steep)
         z = z * slant
-        logit = tl.where(kept, tl.sum(z * a[None, :, :], axis=2), float("-inf"))
-        share = tl.exp(logit - norm[None, :])
+        logit = tl.sum(z * a[None, :, :], axis=2)
+        if SHARED:
+            logit = _of_groups(logit, SAMPLES)
+        share = tl.exp(tl.where(kept, logit, float("-inf")) - norm[None, :])
         step = share * (tl.sum(s * dy[None, :, :], axis=2) - expected[None, :])
+        if SHARED:
+            step = _of_heads(step, SAMPLES, HEADS)
         dt += tl.sum(step[:, :, None] * slant, axis=0)
         da += tl.sum(step[:, :, None] * z, axis=0)
-    value = dt * a
-    tl.store(grad_target + offset + inner, value.to(grad_target.dtype.element_ty), mask=real)
     # One row of partial sums per program: adding them up later keeps the order fixed.
     part = (row * tl.num_programs(1) + tl.program_id(1)) * heads * channels
-    by_head = tl.sum(tl.reshape(da, [SAMPLES, HEADS, WIDTH]), axis=0)
-    number = tl.arange(0, HEADS)
-    at = partial + part + (number * channels)[:, None] + channel[None, :]
-    tl.store(at, by_head, mask=(number < heads)[:, None] & (channel < channels)[None, :])
+    value = (dt * a).to(grad_target.dtype.element_ty)
+    if SHARED:
+        tl.store(grad_target + part + narrow, value, mask=is_head)
+    else:
+        tl.store(grad_target + offset + inner, value, mask=real)
+        da = tl.sum(tl.reshape(da, [SAMPLES, HEADS, WIDTH]), axis=0)
+    tl.store(partial + part + narrow, da, mask=is_head)
 
 
 @triton.jit
@@ -206,6 +265,7 @@ def _grad_of_sources(
     channels,
     MASKED_IN: tl.constexpr,
     WIDE: tl.constexpr,
+    SHARED: tl.constexpr,
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
@@ -224,15 +284,30 @@ def _grad_of_sources(
     columns = batch * heads * channels
     real = there[:, None] & (channel < channels)[None, :]
     inner = (group * channels)[:, None] + channel[None, :]
-    a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     steep = tl.load(slope)
+    # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
+    number = tl.arange(0, HEADS)
+    narrow = (number * channels)[:, None] + channel[None, :]
+    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    if SHARED:
+        width = heads * channels
+        within = (head * channels)[:, None] + channel[None, :]
+        a = tl.load(attention + narrow, mask=is_head, other=0.0)
+    else:
+        width = columns
+        within = inner
+        a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     kept_row = there
     if MASKED_IN:
         kept_row = kept_row & (tl.load(keep_in + row * batch + sample, mask=kept_row, other=0) != 0)
     offset = row * columns
-    s = tl.load(source + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
+    s = tl.load(source + row * width + within, mask=kept_row[:, None] & real, other=0.0).to(SUM)
+    once = s
+    if SHARED:
+        once = tl.load(source + row * width + narrow, mask=is_head, other=0.0).to(SUM)
     low = a * steep
     ds = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
+    of_logits = tl.zeros(a.shape, dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for k in range(start, end, NEIGHBOURS):
@@ -246,15 +321,30 @@ def _grad_of_sources(
         expected = tl.load(mean + groups, mask=kept, other=0.0)
         base = i * columns
         inside = kept[:, :, None] & real[None, :, :]
-        t = tl.load(target + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
+        if SHARED:
+            whole = here[:, None, None] & is_head[None, :, :]
+            t = tl.load(target + (i * width)[:, None, None] + narrow[None, :, :], mask=whole, other=0.0).to(SUM)
+        else:
+            t = tl.load(target + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         dy = tl.load(grad + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
-        z = s[None, :, :] + t
+        z = once[None, :, :] + t
         weight = tl.where(z > 0, a[None, :, :], low[None, :, :])
-        logit = tl.where(kept, tl.sum(z * weight, axis=2), float("-inf"))
-        share = tl.exp(logit - norm)
+        logit = tl.sum(z * weight, axis=2)
+        if SHARED:
+            logit = _of_groups(logit, SAMPLES)
+        share = tl.exp(tl.where(kept, logit, float("-inf")) - norm)
         step = share * (tl.sum(s[None, :, :] * dy, axis=2) - expected)
-        ds += tl.sum(share[:, :, None] * dy + step[:, :, None] * weight, axis=0)
-    tl.store(grad_source + offset + inner, ds.to(grad_source.dtype.element_ty), mask=real)
+        if SHARED:
+            ds += tl.sum(share[:, :, None] * dy, axis=0)
+            of_logits += tl.sum(_of_heads(step, SAMPLES, HEADS)[:, :, None] * weight, axis=0)
+        else:
+            ds += tl.sum(share[:, :, None] * dy + step[:, :, None] * weight, axis=0)
+    if SHARED:
+        part = (row * tl.num_programs(1) + tl.program_id(1)) * heads * channels
+        value = of_logits + tl.sum(tl.reshape(ds, [SAMPLES, HEADS, WIDTH]), axis=0)
+        tl.store(grad_source + part + narrow, value, mask=is_head)
+    else:
+        tl.store(grad_source + offset + inner, ds.to(grad_source.dtype.element_ty), mask=real)
 
 
 def forward(
@@ -267,12 +357,18 @@ def forward(
     keep_in: Tensor | None,
     keep_out: Tensor | None,
     slope: float,
+    batch: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The result and the log-sum-exp of its logits, which is +inf where there is nothing to attend to."""
-    rows, batch, heads, channels = target.shape
-    y = torch.empty_like(target)
+    """The result and the log-sum-exp of its logits, which is +inf where there is nothing to attend to.
+
+    With a ``batch``, source and target are [genes, heads, channels], shared by so many samples.
+    """
+    heads, channels = attention.shape
+    rows, shared = target.shape[0], batch is not None
+    batch = target.shape[1] if batch is None else batch
+    y = target.new_empty(rows, batch, heads, channels)
     lse = attention.new_empty(rows, batch, heads)
-    launch = _launch(source)
+    launch = _launch(y, shared)
     with torch.cuda.device_of(source):
         _attend_rows[(rows, triton.cdiv(batch, launch["SAMPLES"]))](
             ptr,
@@ -314,12 +410,16 @@ def backward(
     slope: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of source, target and attention: each row gathers its own, so there are no atomics."""
-    rows, batch, heads, channels = target.shape
-    launch = _launch(source)
+    rows, batch, heads, channels = y.shape
+    shared = target.dim() == 3
+    launch = _launch(y, shared)
     programs = triton.cdiv(batch, launch["SAMPLES"])
-    grad_source, grad_target = torch.empty_like(source), torch.empty_like(target)
     mean = torch.empty_like(lse)
     partial = attention.new_empty(rows, programs, heads, channels)
+    if shared:  # sums over the samples, first over those of a program
+        grad_source, grad_target = (attention.new_empty(len(x), *partial.shape[1:]) for x in (source, target))
+    else:
+        grad_source, grad_target = torch.empty_like(source), torch.empty_like(target)
     keep = as_factors(keep_in)
     states = (source, target, attention, attention.new_full((1,), slope), keep)
     launch = {**launch, "MASKED_IN": keep is not None}
@@ -337,22 +437,28 @@ def backward(
             *states,
             *(lse, grad, mean, grad_source),
             *(batch, heads, channels),
-            WIDE=target.numel() > _INT32_MAX,
+            WIDE=grad.numel() > _INT32_MAX,
             **launch,
         )
+    if shared:
+        grad_source, grad_target = (x.sum(1).to(source.dtype) for x in (grad_source, grad_target))
     return grad_source, grad_target, partial.sum((0, 1))
 
 
-def _launch(x: Tensor) -> dict[str, Any]:
-    """Tile sizes: all heads' channels side by side, as many samples as fit a row, neighbours as they fit the tile."""
+def _launch(x: Tensor, shared: bool) -> dict[str, Any]:
+    """Tile sizes for states like x: all heads' channels side by side, as many samples as fit a row, neighbours as they
+    fit the tile. The more samples share their logits, the better.
+    """
     heads, width = (triton.next_power_of_2(size) for size in x.shape[2:])
     columns = heads * width
-    samples = max(1, min(_ROW_BYTES // x.element_size() // columns, triton.next_power_of_2(x.shape[1])))
+    row = (2 if shared else 1) * _ROW_BYTES // x.element_size()
+    samples = max(1, min(row // columns, triton.next_power_of_2(x.shape[1])))
     return {
         "WIDTH": width,
         "HEADS": heads,
         "SAMPLES": samples,
         "NEIGHBOURS": max(1, min(_NEIGHBOURS, _TILE // (samples * columns))),
+        "SHARED": shared,
         "SUM": tl.float64 if x.dtype == torch.float64 else tl.float32,
         "num_warps": _WARPS,
     }
