@@ -384,6 +384,10 @@ def test_the_local_predictor_alone_is_the_whole_model_while_the_global_one_is_ze
 )
 def test_how_long_the_local_predictor_is_alone(options: dict[str, Any], epochs: float, alone: int) -> None:
     model = build("hetero", cell(), **{**BASE, "readout.local": "pairs", "readout.combine": "sum", **options})
+    model.begin(0, epochs)
+    assert model.perturbs  # what its global predictor has learned is not left out
+    for parameter in model.global_predictor[-1].parameters():
+        torch.nn.init.zeros_(parameter)
     found = []
     for epoch in range(4):
         model.begin(epoch, epochs)

@@ -239,8 +239,11 @@ class HeteroCellModel(CellModel):
         """See :class:`CellModel`: for the first of them, a share of ``readout.local_first``, only the local predictor
         and what it sees are trained. The others' parameters have no gradient then.
         """
-        zero_at_first = self.readout.local and self.readout.combine == "sum"
-        self.perturbs = not (zero_at_first and epoch + 1 <= self.readout.local_first * epochs < math.inf)
+        able = self.readout.local and self.readout.combine == "sum"
+        soon = epoch + 1 <= self.readout.local_first * epochs < math.inf
+        # A run that goes on for longer than was planned does not give up what it has learned.
+        begun = any(bool(parameter.any()) for parameter in self.global_predictor[-1].parameters())
+        self.perturbs = not (able and soon) or begun
         for part in (self.pool, self.metabolic, self.joint, self.global_predictor):
             if part is not None:
                 part.requires_grad_(self.perturbs)
