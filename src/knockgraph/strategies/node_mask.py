@@ -76,6 +76,7 @@ class NodeMaskedGraphs(PerturbedGraphs):
     """Keep-vectors only; every aggregation is a masked product with the shared adjacency."""
 
     strategy: NodeMask
+    _attends_shared = True
 
     def __init__(self, strategy: NodeMask, batch: PerturbationBatch) -> None:
         super().__init__(strategy, batch)

@@ -41,6 +41,9 @@ class PerturbedGraphs(ABC):
             ``in place`` because a worker strategy was given a bare batch.
     """
 
+    _attends_shared = False
+    """Whether ``_attend`` takes states without a batch axis."""
+
     def __init__(self, strategy: Strategy, batch: PerturbationBatch, origin: Origin = "device") -> None:
         self.strategy = strategy
         self.batch = batch
@@ -116,7 +119,8 @@ class PerturbedGraphs(ABC):
 
         Args:
             relation: Name of the relation.
-            source: :math:`s`, ``[num_genes, batch, heads, channels]``.
+            source: :math:`s`, ``[num_genes, batch, heads, channels]``, or ``[num_genes, heads, channels]`` where all
+                samples share it.
             target: :math:`t`, the same shape.
             attention: :math:`a`, ``[heads, channels]``.
             slope: Of the LeakyReLU for negative inputs.
@@ -125,6 +129,8 @@ class PerturbedGraphs(ABC):
             ``[num_genes, batch, heads, channels]``; 0 without a remaining neighbour.
         """
         r = self.strategy.relation_number(relation)
+        if self.graded or not self._attends_shared:
+            source, target = self._with_batch(source), self._with_batch(target)
         if not self.graded:
             return self._attend(r, source, target, attention, slope)
         return self._dosed_attend(r, source, target, attention, slope)
@@ -252,6 +258,10 @@ class PerturbedGraphs(ABC):
 
     @abstractmethod
     def _degree(self, r: int) -> Tensor: ...
+
+    def _with_batch(self, state: Tensor) -> Tensor:
+        """What is attended to, with its batch axis."""
+        return state.unsqueeze(1).expand(-1, self.keep.shape[1], -1, -1) if state.dim() == 3 else state
 
     def _expanded(self, x: Tensor) -> Tensor:
         """Features with their batch axis, checked."""

@@ -126,3 +126,22 @@ def test_somebody_elses_in_the_hetero_model() -> None:
         assert model(strategy(model.columns(batch)), batch).values.shape == (2, 1)
         given = [m.mlp_layers for m in model.modules() if isinstance(m, OneRelation)]
         assert set(given) <= {3}  # of what the model offers it takes what it names
+
+
+def test_a_local_layer_needs_only_distinct_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norm, activation and aggregation of the first layer skip the rows that no deletion touches."""
+    graph = kg.demo_cell()
+    batch = kg.PerturbationBatch.from_lists([[3, 5], [8]], graph.num_genes)
+    values, rows = [], []
+    for local in (False, True):
+        monkeypatch.setattr(OneRelation, "local", local, raising=False)
+        torch.manual_seed(0)
+        messages = {"layers": 2, "conv": "one", "aggregation": "attention"}
+        model = kg.models.create("hetero", graph, channels=8, messages=messages).double()
+        aggregation = model.get_submodule("layers.0.aggregation")
+        aggregation.register_forward_hook(lambda _, given, y: rows.append(given[0].shape[1]))
+        strategy = kg.strategies.create("node-mask", graph)
+        values.append(model(strategy(model.columns(batch)), batch).values)
+    assert_close(values[1], values[0], torch.float64)
+    assert rows[0] == 3 * graph.num_genes
+    assert graph.num_genes <= rows[1] < rows[0] / 2

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import DistinctRows, Reduce, autocast_input, fused
+from knockgraph.ops import DistinctRows, Reduce, autocast_input, fused, norm_gelu
 from knockgraph.strategies import PerturbedGraphs
 
 Names = str | Sequence[str]
@@ -28,6 +28,7 @@ class RelationConv(nn.Module, ABC):
             samples share x, such a layer has few rows that differ, see :class:`~knockgraph.ops.DistinctRows`.
         degrees: Whether the neighbours' degrees count, too, so that a deletion reaches one hop further; ``None``: not
             stated, it may reach any distance.
+        backend: Of what is fused: ``auto``, ``triton`` or ``torch``.
 
     Shapes:
         x ``[num_genes, batch, in_channels]`` (or ``[num_genes, in_channels]``, shared by all samples) ->
@@ -37,6 +38,7 @@ class RelationConv(nn.Module, ABC):
 
     local: bool = False
     degrees: bool | None = None
+    backend: str = "auto"
 
     def __init__(self, relations: int | None = None) -> None:
         super().__init__()
@@ -62,8 +64,12 @@ class RelationConv(nn.Module, ABC):
     def fused(
         self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None, norm: nn.Module
     ) -> Tensor:
-        """The activated and normed convolution in one operation, where :meth:`fuses` says so."""
-        raise NotImplementedError
+        """The activated and normed convolution, where :meth:`fuses` says so; here only norm and activation are one."""
+        y = self(view, relation, x, rows)
+        if not isinstance(norm, GroupedLayerNorm):
+            return nn.functional.gelu(y)
+        count = None if rows is None else rows.count
+        return norm_gelu(y, norm.weight.squeeze(1), norm.bias.squeeze(1), count, self.backend)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.relations is None else f'{self.relations} relations'})"
