@@ -30,7 +30,7 @@ from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
 from knockgraph.train import checkpoints, memory
 from knockgraph.train.intervals import COVERAGE, Intervals
-from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, checkpoint_of, load_predictor, named
+from knockgraph.train.predictor import MOST_NAMED, PRECISIONS, Predictor, Say, checkpoint_of, load_predictor, named
 from knockgraph.train.schema import EMPTY
 from knockgraph.words import counted, listed
 
@@ -43,7 +43,6 @@ _SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
 
 Floats = npt.NDArray[np.float64]
 Order = Literal["extreme", "lowest", "highest"]
-PRECISIONS = ("full", "bf16")
 ORDERS: tuple[str, ...] = get_args(Order)
 
 
@@ -104,7 +103,7 @@ class RunPredictor:
         strategy: A different strategy from that of training.
         say: Called with messages for the user.
         coverage: Of the intervals, see :class:`~knockgraph.train.intervals.Intervals`.
-        precision: ``full``, that of the weights, or ``bf16``, see :class:`~knockgraph.train.predictor.Predictor`.
+        precision: ``auto``, ``full`` or ``bf16``, see :class:`~knockgraph.train.predictor.Predictor`.
 
     Attributes:
         intervals: Those of the run, or ``None`` where it has none.
@@ -118,10 +117,10 @@ class RunPredictor:
         strategy: str | None = None,
         say: Say = print,
         coverage: float = COVERAGE,
-        precision: str = "full",
+        precision: str = "auto",
     ) -> None:
         if precision not in PRECISIONS:
-            raise KnockgraphError(f"there is no precision {precision!r}; use {' or '.join(PRECISIONS)}")
+            raise KnockgraphError(f"there is no precision {precision!r}; use {listed(PRECISIONS, 'or')}")
         self.directory = directory
         self.config, task = load_predictor(directory, which)
         if self.config.task in EMPTY:
@@ -136,7 +135,7 @@ class RunPredictor:
         if task.approximation is not None:
             say(f"note: {task.approximation}")
         self.task = task.to(device)
-        self.task.in_bf16 = precision == "bf16"
+        self.task.precision = precision
         self.graph = task.graph
         self.checkpoint = checkpoint_of(self.config, which)
         self.intervals = Intervals.load(directory, self.checkpoint)
@@ -229,7 +228,7 @@ def predict(
     strategy: str | None = None,
     which: str = "best-error",
     device: str = "cpu",
-    precision: str = "full",
+    precision: str = "auto",
     say: Say = print,
     progress: Progress | None = None,
     keep: bool = False,
@@ -252,7 +251,7 @@ def predict(
         strategy: A different strategy from that of training.
         which: The checkpoint.
         device: ``cpu`` or ``cuda``.
-        precision: ``full`` or ``bf16``.
+        precision: ``auto``, ``full`` or ``bf16``.
         say: Called with messages for the user.
         progress: Told after each batch.
         keep: Whether the result holds the predictions themselves.

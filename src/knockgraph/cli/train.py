@@ -137,8 +137,11 @@ def predict(
     checkpoint: Which = "best-error",
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     precision: Annotated[
-        str, typer.Option(help="full, or bf16 for the perturbed graphs: faster on a GPU, the wild type stays exact.")
-    ] = "full",
+        str,
+        typer.Option(
+            help="full, or bf16 for the perturbed graphs; auto: bf16 on a GPU if the model was trained in it."
+        ),
+    ] = "auto",
     json_: Json = None,
 ) -> None:
     """Predict the phenotypes of genotypes given by gene names, in original units.

@@ -22,6 +22,9 @@ from knockgraph.words import counted
 
 Say = Callable[[str], None]
 
+PRECISIONS = ("auto", "full", "bf16")
+"""In which to predict, see :class:`Predictor`."""
+
 MOST_NAMED = 20
 """Phenotypes that are logged and reported one by one; more are summarised."""
 
@@ -37,9 +40,10 @@ class Predictor(nn.Module):
     Attributes:
         graph: The cell graph.
         phenotypes: What is predicted, in the order of the outputs.
-        in_bf16: Whether perturbed graphs are predicted in bf16. The wild type is still encoded in the precision of the
-            weights, once for all batches, and its states are used where nothing is compared with them
-            (:meth:`CellModel.with_wild_type`); so only the effect of a perturbation is rounded.
+        precision: ``full``, that of the weights; ``bf16`` for perturbed graphs; or ``auto``, bf16 on a GPU if the model
+            was trained in it. With bf16 the wild type is still encoded in the precision of the weights, once for all
+            batches, and its states are used where nothing is compared with them (:meth:`CellModel.with_wild_type`); so
+            only the effect of a perturbation is rounded.
     """
 
     def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
@@ -62,7 +66,7 @@ class Predictor(nn.Module):
             options = models.on_the_host(config.model.name, options)
         self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
-        self.in_bf16 = False
+        self.precision = "full"
         self._wild_type: tuple[Tensor, ...] | None = None
         self._encoded_with: list[int] = []
         if config.trainer.precision == "64-true":
@@ -73,6 +77,13 @@ class Predictor(nn.Module):
         """Where it predicts."""
         place: torch.device = self.strategy.device
         return place
+
+    @property
+    def in_bf16(self) -> bool:
+        """Whether perturbed graphs are predicted in bf16, see :attr:`precision`."""
+        if self.precision != "auto":
+            return self.precision == "bf16"
+        return self.device.type == "cuda" and self.config.trainer.precision == "bf16-mixed"
 
     @property
     def approximation(self) -> str | None:
@@ -210,5 +221,6 @@ def load_run(
         made.load_state_dict({k: v for k, v in state["state_dict"].items() if loss or not k.startswith("loss.")})
     except RuntimeError as error:
         raise KnockgraphError(f"the checkpoint {path} does not fit the model of its config: {error}") from error
+    made.precision = "auto"
     made.eval()
     return config, made

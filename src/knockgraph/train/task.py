@@ -181,7 +181,31 @@ class Task(Predictor, LightningModule):
         loader = getattr(getattr(self.trainer, "datamodule", None), "train_loader", None)
         if loader is not None:
             loader.set_epoch(self.current_epoch)
+        self._begin()
         self._refresh_wild_type()
+
+    def on_validation_start(self) -> None:
+        """A run that is resumed may begin with a validation."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Tell the model how far the training is; what was recorded holds as long as the same parts are trained."""
+        model, trainer = self.model, self.trainer
+        assert isinstance(model, CellModel)
+        if trainer.state.fn != "fit" or "embedding" in self.loss.needs:
+            return
+        before = model.perturbs
+        model.begin(self.current_epoch, self._epochs())
+        if model.perturbs != before:
+            self._recorded = self._wild_type = None
+
+    def _epochs(self) -> float:
+        """How many there will be; less than a whole number where the steps end sooner."""
+        t = self.trainer
+        most = math.inf if t.max_epochs in (None, -1) else float(t.max_epochs or 0)
+        if t.max_steps == -1:
+            return most
+        return min(most, t.max_steps / optimizer_steps(int(t.num_training_batches), 1, self.config.trainer.accumulate))
 
     def _refresh_wild_type(self) -> None:
         """For models that keep it for an epoch; in the middle of one it is part of the checkpoint."""
