@@ -36,8 +36,11 @@ CHOICES: dict[str, tuple[int, ...]] = {
     "num_stages": (1, 2, 3),
     "maxnreg": (128, 168, 255),
     "MAPS": (1, 2),
+    "GELUS": (1, 2),
 }
-"""What a kernel can be launched with; ``SHARES`` may be any number. ``MAPS``: linear maps in one launch."""
+"""What a kernel can be launched with; ``SHARES`` may be any number. ``MAPS``: linear maps in one launch. ``GELUS``: how
+often the GELU before the first of them is computed, see ``_beside`` in ``triton/relation_mlp.py``.
+"""
 _PROCESSORS = 132  # of the H200, to which the shares below belong
 
 
@@ -68,9 +71,13 @@ KERNELS: dict[str, Kernel] = {
     "gradient of mean": _kernel("pairs", 64, TILE=64, num_warps=4, num_stages=1, SHARES=264),
     "gradient of states": _kernel("pairs", 32, TILE=128, num_warps=4, num_stages=3),
     "MLPs": _kernel("MLPs", 64, TILE=64, num_warps=4, num_stages=1, maxnreg=128),
-    "gradient of MLPs": _kernel("MLPs", 192, TILE=64, num_warps=4, num_stages=1, maxnreg=128, SHARES=58, MAPS=1),
+    "gradient of MLPs": _kernel(
+        "MLPs", 192, GELUS=2, TILE=64, num_warps=4, num_stages=1, maxnreg=128, SHARES=58, MAPS=1
+    ),
     # It starts with norm and activation and needs more registers.
-    "gradient of last map": _kernel("MLPs", 192, TILE=64, num_warps=4, num_stages=2, maxnreg=168, SHARES=44, MAPS=1),
+    "gradient of last map": _kernel(
+        "MLPs", 192, GELUS=2, TILE=64, num_warps=4, num_stages=2, maxnreg=168, SHARES=44, MAPS=1
+    ),
     # Not yet swept: a tile holds rows × relations, and 64 is the least waste with nine of them.
     "relations": _kernel("relations", 384, TILE=64, num_warps=4, num_stages=1),
     "gradient of relations": _kernel("relations", 448, TILE=64, num_warps=4, num_stages=1, SHARES=264),

@@ -38,6 +38,15 @@ def _own_factor(own_weight, r, row, rows, real, OWN: tl.constexpr):
 
 
 @triton.jit
+def _beside(v, d_in, inside):
+    """``v``, laid out over the threads as ``d_in``, which is 0 where no row is, as ``v`` is.
+
+    Otherwise the compiler computes the GELU of v twice: its slope as d_in is laid out, its value as v was loaded.
+    """
+    return tl.where(inside, v, d_in)
+
+
+@triton.jit
 def _forward(
     own,
     neighbours,
@@ -129,6 +138,7 @@ def _backward(
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
     MAPS: tl.constexpr,
+    GELUS: tl.constexpr,
 ):
     """Through ``MAPS`` linear maps, one or two, from ``dy`` to ``dh``, which may be the same memory; the last of all
     starts with the norm. With two matrices the first map is left to ``_sum_own``, which passes the same gradient
@@ -181,10 +191,11 @@ def _backward(
                 dv = dv * slope
         if MAPS == 2:
             b_outer += tl.sum(dv, 0)
-            h, slope = gelu_and_slope(tl.load(z_between + here, mask=inside, other=0.0).to(tl.float32), FAST)
+            v = tl.load(z_between + here, mask=inside, other=0.0).to(tl.float32)
             dv = dv.to(kind)
-            g_outer = tl.dot(tl.trans(h.to(kind)), dv, g_outer, input_precision=PRECISION)
             d_in = tl.dot(dv, tl.trans(w_outer), input_precision=PRECISION)
+            h, slope = gelu_and_slope(_beside(v, d_in, inside), FAST)
+            g_outer = tl.dot(tl.trans(h.to(kind)), dv, g_outer, input_precision=PRECISION)
             dv = (d_in * slope).to(kind).to(tl.float32)
         b += tl.sum(dv, 0)
         if FIRST:
@@ -195,14 +206,20 @@ def _backward(
             if OWN < 3:
                 h = x.to(tl.float32) * factor + h.to(tl.float32)
         else:
-            h, slope = gelu_and_slope(tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32), FAST)
+            v = tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32)
         dv = dv.to(kind)
+        if not FIRST:
+            if GELUS == 1:
+                d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
+                v = _beside(v, d_in, inside)
+            h, slope = gelu_and_slope(v, FAST)
         g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
         if FIRST and OWN == 3:
             g_own = tl.dot(tl.trans(x.to(kind)), dv, g_own, input_precision=PRECISION)
             tl.store(dh + here, dv, mask=inside)
         else:
-            d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
+            if FIRST or GELUS == 2:
+                d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
             if not FIRST:
                 d_in = d_in * slope
             elif OWN == 1:
