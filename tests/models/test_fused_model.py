@@ -46,9 +46,11 @@ def model_on(kernels: str, **options: Any) -> models.CellModel:
         {},
         {"messages.aggregation": "attention"},
         {"messages.aggregation": "sum", "messages.norm": False},
+        {"messages.conv": "sage", "messages.aggregation": "mean"},
+        {"messages.conv": "gcn", "messages.aggregation": "mean"},
         {"messages.aggregation": "attention", "messages.conv": "gatv2"},
     ],
-    ids=["pairwise", "attention", "sum", "GATv2"],
+    ids=["pairwise", "attention", "sum", "sage", "gcn", "GATv2"],
 )
 def test_values_and_gradients(options: dict[str, Any]) -> None:
     """Both layers, the first of them only where rows differ, with how many that are known to the kernels alone."""
@@ -58,6 +60,8 @@ def test_values_and_gradients(options: dict[str, Any]) -> None:
         model = model_on(kernels, **options)
         strategy = kg.strategies.create("node-mask", cell(), backend=backend).to(DEVICE)
         view = strategy(batch.with_wild_type())
+        layer = model.get_submodule("layers.0")
+        assert layer.conv.fuses(torch.zeros(1, 16, device=DEVICE), layer.activation) == (kernels == "triton")  # type: ignore[union-attr, operator]
         prediction = model(view, batch)
         prediction.values.asinh().sum().backward()  # also well-conditioned where values are large
         gradients = [p.grad for p in model.parameters() if p.grad is not None]

@@ -120,8 +120,9 @@ def tile(kernel: str, x: Tensor) -> Tile:
 
 @functools.cache
 def _tile(kernel: str, device: int | None, size: int) -> Tile:
-    if device is None:  # Triton's interpreter
-        return KERNELS[kernel].tile
+    if device is None:  # Triton's interpreter, whose programs run one after the other
+        made = KERNELS[kernel].tile
+        return {**made, "SHARES": 2} if "SHARES" in made else made
     card = Card.of(device)
     tuned = _tuned(card)
     return fitted(kernel, tuned[kernel], card, size) if tuned else default(kernel, card, size)
@@ -177,7 +178,7 @@ def _tuned(card: Card) -> dict[str, Tile] | None:
         found = json.loads(card.path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         found = None
     if not _valid(found, card):
         todo = "delete it, or make it again with knockgraph bench tune"

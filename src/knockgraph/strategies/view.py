@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -93,6 +94,19 @@ class PerturbedGraphs(ABC):
     def aggregate_rows(self, x: Tensor, reduce: Reduce, rows: DistinctRows) -> Tensor:
         """The rows of :meth:`aggregate_all` that differ, ``[relations, rows, channels]``."""
         return rows.take(self.aggregate_all(x, reduce).flatten(1, 2))
+
+    def aggregate_scaled(self, relations: Sequence[str], x: Tensor, factors: Tensor) -> Tensor:
+        r""":math:`f_r \odot \mathrm{aggregate}_r(f_r \odot x)` of each relation, ``[relations, num_genes, batch,
+        channels]``: a sum whose edges have weights that are products of a factor of each end, as in GCN.
+
+        Args:
+            relations: Their names.
+            x: ``[num_genes, batch, channels]``, or ``[num_genes, channels]`` if all samples share it.
+            factors: f, ``[relations, num_genes, batch]``.
+        """
+        x = self._expanded(x)
+        f = factors.to(x.dtype).unsqueeze(-1)
+        return torch.stack([a * self.aggregate(name, a * x) for name, a in zip(relations, f, strict=True)])
 
     def attend(self, relation: str, source: Tensor, target: Tensor, attention: Tensor, slope: float = 0.2) -> Tensor:
         r"""Attention over each sample's remaining incoming edges (GATv2), the mask inside the softmax.

@@ -18,7 +18,7 @@ from knockgraph.strategies import PerturbedGraphs
 
 
 class EachRelation(RelationConv):
-    r"""A layer of one relation, such as :class:`~knockgraph.nn.GCNConv`, made once for each:
+    r"""A layer of one relation, made once for each:
     :math:`y_r = \mathrm{convs}_r(\mathrm{view}, r, x)`.
 
     Args:

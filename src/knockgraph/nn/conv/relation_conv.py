@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import DistinctRows, Reduce, norm_gelu
+from knockgraph.ops import DistinctRows, Reduce, autocast_input, fused, norm_gelu
 from knockgraph.strategies import PerturbedGraphs
 
 Names = str | Sequence[str]
@@ -82,6 +82,21 @@ def linear(relations: int | None, in_channels: int, out_channels: int, bias: boo
     return GroupedLinear(relations, in_channels, out_channels, bias, activated=True)
 
 
+def one_map_fuses(backend: str, x: Tensor, activation: nn.Module, conv: nn.Module) -> bool:
+    """Whether :func:`~knockgraph.ops.relation_mlp` takes a convolution with one map for each of several relations: as
+    many channels as before, then GELU.
+    """
+    if not isinstance(conv, GroupedLinear) or not isinstance(activation, nn.GELU):
+        return False
+    _, in_channels, out_channels = conv.weight.shape
+    return in_channels == out_channels and fused(backend, autocast_input(x), in_channels)
+
+
+def affine(norm: nn.Module) -> tuple[Tensor, Tensor] | None:
+    """Scale and shift of a layer's norm, ``[relations, channels]``, if it has one."""
+    return (norm.weight.squeeze(1), norm.bias.squeeze(1)) if isinstance(norm, GroupedLayerNorm) else None
+
+
 def gather(
     view: PerturbedGraphs, relation: Names, x: Tensor, reduce: Reduce, rows: DistinctRows | None
 ) -> tuple[Tensor, Tensor]:
@@ -93,11 +108,12 @@ def gather(
     if isinstance(relation, str):
         sent = view.aggregate(relation, x, reduce)
         return (x.unsqueeze(1) if x.dim() == 2 else x), sent
-    own = _own(view, x, rows)
+    own = own_states(view, x, rows)
     return own, _sent(view, relation, x, reduce, rows)
 
 
-def _own(view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None) -> Tensor:
+def own_states(view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
+    """The genes' own states, ``[num_genes · batch, channels]``; with distinct rows only their places."""
     if x.dim() == 4:
         return x.flatten(1, 2)
     if x.dim() == 2:
