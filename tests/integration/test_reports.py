@@ -18,6 +18,8 @@ SHORT = ["--steps", "3", "--warmup", "2", "--epoch-limit", "0"]
 BENCH = ["--genes", "150", "--edges", "1500", "--relations", "2", "--repeats", "1", "--batch-size", "4"]
 CLASSES = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
 STEPS = ["--channels", "8", "--layers", "1", "--only", "hetero", "--only", "metabolism"]
+SMALL = [*LEAST, "model=hetero-small", "model.options.channels=8", "model.options.messages.layers=1"]
+GENES = ["--genes", "+".join(kg.demo_cell().genes.names[:2])]
 LEARN = ["--experiments", "200", "--epochs", "1", "--batch-size", "16", "--baseline", "additive", "--variant"]
 LEARN += ["learner: model=additive", "--variant", "bad: model=hetero-pairs"]
 # Case → the commands, and the pages that they make with how many pictures each has.
@@ -26,6 +28,7 @@ CASES: dict[str, tuple[list[list[str]], dict[str, int]]] = {
         [["train", "run_dir=run", *LEAST], ["evaluate", "run", "--part", "val", "--html", "evaluation.html"]],
         {"run/report.html": 3, "evaluation.html": 1},
     ),
+    "explanation": ([["train", "run_dir=run", *SMALL], ["explain", "run", *GENES, "-o", "why.html"]], {"why.html": 2}),
     "classes": ([["train", "run_dir=run", *LEAST, *CLASSES]], {"run/report.html": 2}),
     "strategies": ([["bench", "strategies", *BENCH, "--channels", "8", "--html", "page.html"]], {"page.html": 1}),
     "step": ([["bench", "step", *BENCH, *STEPS, "--html", "page.html"]], {"page.html": 1}),
@@ -136,6 +139,14 @@ def test_the_pictures_of_a_run_fit_a_phone(browser: Browser, tmp_path: Path) -> 
     said = tab.evaluate("document.querySelector('.said').textContent")
     assert "on the test part: Pearson" in said
     assert tab.evaluate("document.querySelectorAll('tr.marked').length") == 1
+    tab.close()
+
+
+def test_the_parts_of_an_explanation_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    Started("train", "run_dir=run", *SMALL, cwd=tmp_path).wait()
+    Started("explain", "run", *GENES, "-o", "why.html", cwd=tmp_path).wait()
+    tab = Tab(browser, tmp_path / "why.html", 390, "light")
+    assert tab.evaluate(LOOK)["cut"] == []
     tab.close()
 
 

@@ -73,7 +73,7 @@ def test_the_yeast_preset(folder: Path) -> None:
     assert regulatory["unresolved_names"][0]["name"] == "REP1"
     assert regulatory["unresolved_names"][0]["why"] == "R0020C is on the 2-micron plasmid"
     text = "\n".join(report.lines())
-    assert "YDR134C: a blocked reading frame (1 rows)" in text
+    assert "YDR134C: a blocked reading frame (1 row)" in text
 
 
 def test_options(folder: Path) -> None:
@@ -228,7 +228,7 @@ def test_from_raw_files_to_graph_and_screen(folder: Path, tmp_path: Path, run: C
     assert page.count("<svg") == 2
     assert not re.search(r'(src|href)="https?:', page)
     words = ["screen", "import", "collins2007", "--from", str(folder), "-o", "c.parquet", "--json", "s.json"]
-    assert "REP1: R0020C is on the 2-micron plasmid (1 rows)" in run(*words)
+    assert "REP1: R0020C is on the 2-micron plasmid (1 row)" in run(*words)
     assert len(Screen.load(tmp_path / "c.parquet")) == 1
     assert json.loads((tmp_path / "s.json").read_text())["files"][-1]["read"] == 2
     refused = run(*words, "--unknown", "error", code=1)

@@ -262,7 +262,7 @@ def _compressed(folder: Path) -> bool:
         return False
     try:
         codec = json.loads(file.read_text())["codec"]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise FileFormatError(f"{file} does not say how the records are stored; copy the store again") from error
     if codec not in ("none", "zlib"):
         raise FileFormatError(f"{file} names the codec {codec!r}, but only none and zlib are known")

@@ -340,6 +340,7 @@ class Task(Predictor, LightningModule):
         checkpoint["knockgraph"] = {
             "graph": self.graph_hash,
             "transform": self.transform.state_dict(),
+            "trained_genes": self.trained_genes,
             "ranks": all_ranks(
                 {
                     "random": torch.get_rng_state(),
@@ -356,7 +357,8 @@ class Task(Predictor, LightningModule):
         self._to_restore = checkpoint["knockgraph"]
 
     def on_train_start(self) -> None:
-        """Restore what this rank had for itself."""
+        """Restore what this rank had for itself; a run that goes on in the middle of an epoch does not start it."""
+        self._begin()
         if self._to_restore is None:
             return
         ranks = self._to_restore["ranks"]
