@@ -110,7 +110,7 @@ def _refuse_huge(file: Path) -> None:
             rows, columns = _extent(archive, name) if "/worksheets/" in name else (0, 0)
             if rows * columns > _MOST_CELLS:
                 raise FileFormatError(
-                    f"{file} has a sheet of {rows:,} × {columns:,} cells ({name}); delete the cells that stand far from "
+                    f"{file} has a sheet of {rows:,} × {columns:,} cells ({name}); delete the cells far from "
                     "the table, or save the sheet as CSV and give that"
                 )
 
