@@ -30,7 +30,7 @@ from knockgraph.screen import PerturbationBatch, Screen
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
 from knockgraph.train import checkpoints, memory
 from knockgraph.train.intervals import COVERAGE, Intervals
-from knockgraph.train.predictor import MOST_NAMED, Predictor, Say, checkpoint_of, load_predictor, named
+from knockgraph.train.predictor import MOST_NAMED, PRECISIONS, Predictor, Say, checkpoint_of, load_predictor, named
 from knockgraph.train.schema import EMPTY
 from knockgraph.words import counted, listed
 
@@ -43,7 +43,6 @@ _SHARE_OF_MEMORY = 0.5  # of what is free: others use the machine, too
 
 Floats = npt.NDArray[np.float64]
 Order = Literal["extreme", "lowest", "highest"]
-PRECISIONS = ("full", "bf16")
 ORDERS: tuple[str, ...] = get_args(Order)
 
 
@@ -110,9 +109,9 @@ class RunPredictor:
         which: The checkpoint.
         device: ``cpu`` or ``cuda``.
         strategy: A different strategy from that of training.
-        say: Called with messages for the user.
+        note: Called with what the user should know.
         coverage: Of the intervals, see :class:`~knockgraph.train.intervals.Intervals`.
-        precision: ``full``, that of the weights, or ``bf16``, see :class:`~knockgraph.train.predictor.Predictor`.
+        precision: ``auto``, ``full`` or ``bf16``, see :class:`~knockgraph.train.predictor.Predictor`.
 
     Attributes:
         intervals: Those of the run, or ``None`` where it has none.
@@ -124,12 +123,12 @@ class RunPredictor:
         which: str = "best-error",
         device: str = "cpu",
         strategy: str | None = None,
-        say: Say = print,
+        note: Say = print,
         coverage: float = COVERAGE,
-        precision: str = "full",
+        precision: str = "auto",
     ) -> None:
         if precision not in PRECISIONS:
-            raise KnockgraphError(f"there is no precision {precision!r}; use {' or '.join(PRECISIONS)}")
+            raise KnockgraphError(f"there is no precision {precision!r}; use {listed(PRECISIONS, 'or')}")
         self.directory = directory
         self.config, task = load_predictor(directory, which)
         if self.config.task in EMPTY:
@@ -142,11 +141,13 @@ class RunPredictor:
             other = named("strategy", strategies.create, strategy, task.graph, **meaning)
             task.strategy = other.double() if self.config.trainer.precision == "64-true" else other
         if task.approximation is not None:
-            say(f"note: {task.approximation}")
+            note(task.approximation)
         self.task = task.to(device)
-        self.task.in_bf16 = precision == "bf16"
+        self.task.precision = precision
         self.graph = task.graph
-        self.checkpoint = checkpoint_of(self.config, which)
+        self.checkpoint = checkpoint_of(self.config, which, directory)
+        if self.checkpoint != which and not isinstance(task.model, FittedModel):
+            note(f"{directory} has not validated, so there is no checkpoint {which}; its last state predicts")
         self.intervals = Intervals.load(directory, self.checkpoint)
         self.set_coverage(coverage)
 
@@ -237,8 +238,9 @@ def predict(
     strategy: str | None = None,
     which: str = "best-error",
     device: str = "cpu",
-    precision: str = "full",
+    precision: str = "auto",
     say: Say = print,
+    note: Say = print,
     progress: Progress | None = None,
     keep: bool = False,
 ) -> dict[str, Any]:
@@ -260,8 +262,9 @@ def predict(
         strategy: A different strategy from that of training.
         which: The checkpoint.
         device: ``cpu`` or ``cuda``.
-        precision: ``full`` or ``bf16``.
-        say: Called with messages for the user.
+        precision: ``auto``, ``full`` or ``bf16``.
+        say: Called with predictions to print, and with what was written.
+        note: Called with what the user should know about them.
         progress: Told after each batch.
         keep: Whether the result holds the predictions themselves.
     """
@@ -272,7 +275,7 @@ def predict(
         raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
     if output is not None:
         check_writable(output)
-    predictor = RunPredictor(directory, which, device, strategy, say, coverage, precision)
+    predictor = RunPredictor(directory, which, device, strategy, note, coverage, precision)
     graph, task = predictor.graph, predictor.task
     genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if new:
@@ -282,13 +285,16 @@ def predict(
     names = [f"predicted_{name}" + ("_probability" if task.classes else "") for name in task.phenotypes]
     columns = _column_names(task.phenotypes, names, predictor.intervals)
     kept: list[dict[str, Any]] = []
+    genes_seen: set[int] = set()
     if output is not None and top is None and not keep and total > _PIECE:
-        about_it = [predictor.fingerprint(), task.strategy.name, precision, coverage, columns, total]
+        about_it = [predictor.fingerprint(), task.strategy.name, task.in_bf16, coverage, columns, total]
+        genotypes = _noting(genotypes, genes_seen)
         written = _stream_in_pieces(output, predictor, genotypes, total, dosed, size, columns, about_it, progress)
     else:
         batches = predictor(genotypes, total, dosed, size, progress)
         if top is not None:
             batches = iter([foremost(batches, top, *predictor.centre(phenotype), order)])
+        batches = (one._replace(genotypes=list(_noting(one.genotypes, genes_seen))) for one in batches)
         if keep:
             batches = _kept(graph, task.phenotypes, batches, kept)
         if output is None:
@@ -297,6 +303,9 @@ def predict(
             written = _stream(output, graph, columns, batches)
     if output is not None:
         say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
+    unseen = task.never_deleted(genes_seen)
+    if unseen is not None:
+        note(unseen)
     about: dict[str, Any] = {"column": names[0]} if len(names) == 1 else {"columns": names}
     about["precision"] = "bf16" if task.in_bf16 else str(next(task.parameters(), torch.zeros(0)).dtype).split(".")[1]
     about["coverage"] = None if predictor.intervals is None else coverage
@@ -384,6 +393,13 @@ def records(graph: CellGraph, phenotypes: Sequence[str], found: Predicted) -> It
                 "lower": None if found.lower is None else float(found.lower[row, column]),
                 "upper": None if found.upper is None else float(found.upper[row, column]),
             }
+
+
+def _noting(genotypes: Iterable[Genotype], seen: set[int]) -> Iterator[Genotype]:
+    """The genotypes; their genes are added to ``seen``."""
+    for genotype in genotypes:
+        seen.update(genotype.genes)
+        yield genotype
 
 
 def _kept(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, kept: list[dict[str, Any]]) -> Batches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -337,3 +338,63 @@ def test_a_gene_that_no_training_sample_deletes_borrows_an_embedding() -> None:
     again.load_state_dict(model.state_dict())
     assert isinstance(again, HeteroCellModel)
     assert torch.equal(again.input.known, known)
+
+
+@pytest.mark.parametrize("local", ["pairs", "hyper-sagnn"])
+@pytest.mark.parametrize("states", ["last", "first"])
+def test_the_local_predictor_alone_is_the_whole_model_while_the_global_one_is_zero(local: str, states: str) -> None:
+    """The same predictions, and the same gradients of all that it trains; the rest has none."""
+    graph = cell()
+    options = {"readout.local": local, "readout.local_states": states, "readout.combine": "sum"}
+    model = build("hetero", graph, **BASE, **options, **{"readout.local_first": 0.5, "metabolism.enabled": True})
+    for parameter in model.global_predictor[-1].parameters():
+        torch.nn.init.zeros_(parameter)
+    strategy = kg.strategies.create("node-mask", graph).double()
+    whole, expected = run(model, strategy, batch_of())
+    model.zero_grad()
+    model.begin(0, 4)
+    assert not model.perturbs
+    alone = predict(model, strategy, batch_of())
+    torch.testing.assert_close(alone.values, whole.values, rtol=0, atol=1e-12)
+    objective(alone).backward()
+    later = ("global_predictor", "pool", "metabolic", "joint")
+    for name, parameter in model.named_parameters():
+        if name.startswith(later) or (states == "first" and name.startswith("layers")):
+            assert parameter.grad is None, name
+        else:
+            assert parameter.grad is not None
+            torch.testing.assert_close(parameter.grad, expected[name], rtol=0, atol=1e-11)
+    model.begin(2, 4)
+    assert model.perturbs
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs", "alone"),
+    [
+        ({"readout.local_first": 0.75}, 4, 3),
+        ({"readout.local_first": 0.75}, 3, 2),
+        ({"readout.local_first": 0.75}, 1, 0),
+        ({"readout.local_first": 0.75}, 2.5, 1),
+        ({"readout.local_first": 0.75}, math.inf, 0),
+        ({}, 4, 0),
+        ({"readout.local_first": 0.75, "readout.combine": "gating"}, 4, 0),
+        ({"readout.local_first": 0.75, "readout.local": False}, 4, 0),
+    ],
+)
+def test_how_long_the_local_predictor_is_alone(options: dict[str, Any], epochs: float, alone: int) -> None:
+    model = build("hetero", cell(), **{**BASE, "readout.local": "pairs", "readout.combine": "sum", **options})
+    model.begin(0, epochs)
+    assert model.perturbs  # what its global predictor has learned is not left out
+    for parameter in model.global_predictor[-1].parameters():
+        torch.nn.init.zeros_(parameter)
+    found = []
+    for epoch in range(4):
+        model.begin(epoch, epochs)
+        found.append(not model.perturbs)
+    assert found == [True] * alone + [False] * (4 - alone)
+
+
+def test_an_impossible_share() -> None:
+    with pytest.raises(kg.ModelError, match=r"readout.local_first=1.0, but it must be in \[0, 1\)"):
+        build("hetero", cell(), **BASE, **{"readout.local_first": 1.0})

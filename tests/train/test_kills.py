@@ -32,6 +32,7 @@ CONFIGS = {
         "trainer.checkpoint_every_n_steps=2",
     ],
     "early stopping": ["trainer.early_stopping=1", "optimizer.lr=0.3", "trainer.checkpoint_every_n_steps=3"],
+    "local first": ["model.options.readout.local_first=0.7", "trainer.checkpoint_every_n_steps=4"],
     "accumulation": [
         "trainer.accumulate={0: 2, 1: 3}",
         "loss=composite",
@@ -210,6 +211,7 @@ def any_config(choose: random.Random) -> list[str]:
         f"trainer.checkpoint_every_n_steps={choose.randrange(1, 12)}",
         f"trainer.log_every_n_steps={choose.randrange(1, 5)}",
         *choose.choice([["loss=mse"], ["loss=log-cosh"], composite]),
+        f"model.options.readout.local_first={choose.choice([0, 0.4, 0.7])}",
         f"strategy={choose.choice(['node-mask', 'lazy-mask', 'stored-indices', 'device-vectorized'])}",
         f"loader.num_workers={choose.choice([0, 0, 1])}",
     ]

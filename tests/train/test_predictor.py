@@ -8,7 +8,7 @@ from torch import Tensor
 
 import knockgraph as kg
 from knockgraph.train.config import compose
-from knockgraph.train.predictor import Predictor
+from knockgraph.train.predictor import PRECISIONS, Predictor
 
 GRAPH = kg.demo_cell()
 LABELS = kg.LabelTransform.fit(torch.tensor([[0.0], [1.0]]))
@@ -74,7 +74,7 @@ def test_bf16_rounds_only_what_a_perturbation_changes(monkeypatch: pytest.Monkey
     exact = _predict(predictor.double())
     predictor.float()
     columns = _counted(predictor, monkeypatch)
-    predictor.in_bf16 = True
+    predictor.precision = "bf16"
     mixed = torch.cat([_predict(predictor, GENOTYPES[:3]), _predict(predictor, GENOTYPES[3:])]).double()
     assert sorted(columns) == [1, 3, 4]
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -88,5 +88,18 @@ def test_bf16_rounds_only_what_a_perturbation_changes(monkeypatch: pytest.Monkey
 def test_nothing_is_rounded_where_the_perturbed_graphs_do_not_count() -> None:
     predictor = _predictor("model=hetero-small")  # its global predictor starts at 0
     full = _predict(predictor)
-    predictor.in_bf16 = True
+    predictor.precision = "bf16"
     assert torch.equal(_predict(predictor), full)
+
+
+def test_in_which_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself bf16 only where it pays and was trained in."""
+    mixed, full = (_predictor("model=hetero-small", f"trainer.precision={p}") for p in ("bf16-mixed", "32-true"))
+    for place, expected in (("cpu", False), ("cuda", True)):
+        for predictor in (mixed, full):
+            monkeypatch.setattr(type(predictor.strategy), "device", torch.device(place))
+            found = {}
+            for precision in PRECISIONS:
+                predictor.precision = precision
+                found[precision] = predictor.in_bf16
+            assert found == {"auto": expected and predictor is mixed, "full": False, "bf16": True}

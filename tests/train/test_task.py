@@ -295,6 +295,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.full) for name in ("32-true", "bf
 def test_a_run_in_two_parts_is_the_run_in_one(run: Run, precision: str) -> None:
     """Lightning restores a checkpoint before it converts to float64: the resumed run had lost half of the digits."""
     options = [*HETERO, "model.options.messages.dropout=0.2", "scheduler.name=none", f"trainer.precision={precision}"]
+    options += ["model.options.readout.local_first=0"]  # a share of the epochs that are planned
     whole = run(*options, "trainer.max_epochs=3")
     parts = run(*options, "trainer.max_epochs=1")
     for epochs in (2, 3):
@@ -370,7 +371,7 @@ class Cached(Watched):
 def test_the_cached_wild_type_is_renewed_once_per_epoch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "Task", Cached)
     said: list[str] = []
-    run(*CACHED, say=said.append)
+    run(*CACHED, "model.options.readout.local_first=0", say=said.append)
     assert len([text for text in said if "the cached wild type is an approximation" in text]) == 1
     caches = []
     for note in Cached.seen:
@@ -434,6 +435,12 @@ def test_the_rate_follows_the_cycles(run: Run, watched: type[Watched], interval:
 def test_a_first_cycle_within_the_warm_up() -> None:
     with pytest.raises(kg.ConfigError, match=r"first_cycle_steps': 50 must be greater than .*warmup_steps \(50"):
         config("scheduler.first_cycle_steps=50", "scheduler.warmup_steps=50")
+
+
+@pytest.mark.parametrize("name", ["plateau", "none"])
+def test_some_steps_without_a_schedule_that_counts_them(run: Run, name: str) -> None:
+    """The model is told how many epochs there will be before Lightning has counted the batches."""
+    assert len(logged(run(f"scheduler.name={name}", "trainer.max_steps=3"), "train/loss")) == 3
 
 
 def test_overfitting_some_batches(run: Run, watched: type[Watched]) -> None:

@@ -24,7 +24,6 @@ from knockgraph.errors import KnockgraphError
 from knockgraph.evaluate import predict_rows, scorer
 from knockgraph.files import atomic_write, write_json
 from knockgraph.models.fitted import FittedModel
-from knockgraph.train import checkpoints
 from knockgraph.train.config import compose, quoted
 from knockgraph.train.data import TrainingData
 from knockgraph.train.predictor import Say
@@ -149,7 +148,7 @@ def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
     tried = [_trained(place / _RUN / str(k), words) for k, words in enumerate(cell.candidates)]
     key, sign = ("auroc", 1) if tried[0]["classes"] else ("mse", -1)
     best = max(range(len(tried)), key=lambda k: _comparable(sign * tried[k]["val"][key]))
-    config, task = load_task(place / _RUN / str(best), _which(place / _RUN / str(best)))
+    config, task = load_task(place / _RUN / str(best))
     data = TrainingData.from_directory(config, place / _RUN / str(best))
     task.strategy.open(place / _RUN / str(best) / "store")
     prediction = predict_rows(task, data, "test")
@@ -182,10 +181,6 @@ def _comparable(value: float) -> float:
     return -float("inf") if np.isnan(value) else value
 
 
-def _which(directory: Path) -> str:
-    return "best-error" if checkpoints.any_best(directory / "checkpoints") else "last"
-
-
 def _trained(directory: Path, words: Sequence[str]) -> dict[str, Any]:
     """What the validation part says about a run; one that was cut off goes on, one that has ended is not repeated."""
     path = directory / "validated.json"
@@ -200,7 +195,7 @@ def _trained(directory: Path, words: Sequence[str]) -> dict[str, Any]:
     def validate(config: Config, data: TrainingData, task: Task, run: Path, seconds: float, say: Say) -> None:
         del config, say
         if not isinstance(task.model, FittedModel):
-            task = load_task(run, _which(run))[1].to(task.device)
+            task = load_task(run)[1].to(task.device)
             task.strategy.open(run / "store")
         values = scorer(data)(predict_rows(task, data, "val"), data.targets("val"))
         chosen = task.model.baseline.chosen() if isinstance(task.model, FittedModel) else {}

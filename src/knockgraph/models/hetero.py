@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -178,7 +179,8 @@ class HeteroCellModel(CellModel):
 
     def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:
         """The gene states that the local predictor sees, ``[num_genes, channels]``, and the wild type's pooled states
-        ``[1 or 2, 1, channels]``, then the pooled states of all columns.
+        ``[1 or 2, 1, channels]``, then the pooled states of all columns; while only the local predictor is trained,
+        the first of them.
         """
         if self.exact and not view.batch.wild_type:
             raise ModelError(
@@ -186,6 +188,8 @@ class HeteroCellModel(CellModel):
                 "give it strategy(batch.with_wild_type())"
             )
         first = self.input()
+        if not self.perturbs:
+            return (first if self.readout.local_states == "first" else self._layered(view, first)[:, -1],)
         x, z = self.states(view, first)
         x_wild, z_wild = (x[:, -1], z[:, -1:]) if view.batch.wild_type else self._cached()
         return first if self.readout.local_states == "first" else x_wild, z_wild, z
@@ -196,6 +200,9 @@ class HeteroCellModel(CellModel):
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """Compare with the wild type and add what the deleted genes themselves say."""
+        if not self.perturbs:
+            assert self.local_predictor is not None
+            return Prediction(self.local_predictor(encoded[0], batch), None)
         genes, z_wild, z = encoded
         difference = z_wild - z[:, : batch.num_samples]
         scaled = [scale * part for scale, part in zip(self.scales, difference, strict=True)]
@@ -212,17 +219,34 @@ class HeteroCellModel(CellModel):
             view: The graphs.
             x: What :attr:`input` gave, ``[num_genes, channels]``; asked for unless given.
         """
-        x = self.input() if x is None else x  # in the first layer all samples share it
-        for layer in self.layers:
-            x = layer(view, x)
+        x = self._layered(view, self.input() if x is None else x)
         pooled = [self.pool(x, view.keep)]
         if self.metabolic is not None:
             pooled.append(self.metabolic(view, x))
         return x, torch.stack(pooled)
 
+    def _layered(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
+        """The states after the last layer; in the first all samples share x."""
+        for layer in self.layers:
+            x = layer(view, x)
+        return x
+
     def gene_states(self, view: PerturbedGraphs) -> Tensor:
         """See :class:`CellModel`: the states after the last layer."""
         return self.states(view)[0][:, -1]
+
+    def begin(self, epoch: int, epochs: float) -> None:
+        """See :class:`CellModel`: for the first of them, a share of ``readout.local_first``, only the local predictor
+        and what it sees are trained. The others' parameters have no gradient then.
+        """
+        able = self.readout.local and self.readout.combine == "sum"
+        soon = epoch + 1 <= self.readout.local_first * epochs < math.inf
+        # A run that goes on for longer than was planned does not give up what it has learned.
+        begun = any(bool(parameter.any()) for parameter in self.global_predictor[-1].parameters())
+        self.perturbs = not (able and soon) or begun
+        for part in (self.pool, self.metabolic, self.joint, self.global_predictor):
+            if part is not None:
+                part.requires_grad_(self.perturbs)
 
     def set_known(self, genes: Tensor) -> None:
         """See :class:`CellModel`."""

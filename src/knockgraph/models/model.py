@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -59,7 +59,7 @@ class CellModel(nn.Module, ABC):
             approximation. The views that it is trained with then need no column for it.
     """
 
-    perturbs: ClassVar[bool] = True
+    perturbs: bool = True
     hops: int | None = None
     gives: tuple[str, ...] | None = None
     exact: bool = True
@@ -76,6 +76,14 @@ class CellModel(nn.Module, ABC):
 
         Args:
             genes: bool [num_genes], the genes that training samples delete.
+        """
+
+    def begin(self, epoch: int, epochs: float) -> None:
+        """Called at the start of each epoch; for models of which some parts are trained later than others.
+
+        Args:
+            epoch: Its number, from 0 on.
+            epochs: How many there will be.
         """
 
     def prepare(

@@ -24,7 +24,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
                 "norm": False,
                 "residual": False,
             },
-            "readout": {"local": "pairs", "combine": "sum"},
+            "readout": {"local": "pairs", "combine": "sum", "local_first": 0.7},
         },
         # One layer, in which most rows of a batch are the same in all samples and computed once: a minute for yeast.
         "fast": {
@@ -55,7 +55,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
                 "dropout": 0.0,
                 "residual": True,
             },
-            "readout": {"local": "pairs", "combine": "sum"},
+            "readout": {"local": "pairs", "combine": "sum", "local_first": 0.75},
         },
     },
     "dango": {

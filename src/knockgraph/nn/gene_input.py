@@ -13,7 +13,7 @@ from knockgraph.graph import CellGraph
 from knockgraph.graph.structural_features import FEATURES
 
 _START = 0.01  # size of the state before it is normalised
-_START_WITHOUT_NORM = 0.1
+_START_WITHOUT_NORM = 0.03
 _SHARPNESS = 20.0  # T at the start
 
 

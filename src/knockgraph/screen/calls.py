@@ -14,6 +14,11 @@ NEGATIVE, POSITIVE = "calls_negative", "calls_positive"
 """The relations of :func:`with_calls`."""
 
 
+def calls_of(graph: CellGraph) -> list[str]:
+    """The relations of a graph that :func:`with_calls` made."""
+    return [name for name in (NEGATIVE, POSITIVE) if name in graph.relations]
+
+
 def with_calls(graph: CellGraph, screen: Screen, positive: bool = False) -> CellGraph:
     """The graph with the called pairs of a screen as relations: the negative ones, and the positive ones if wanted.
 

@@ -16,6 +16,7 @@ from knockgraph.container import read_container, write_container
 from knockgraph.errors import FileFormatError, KnockgraphError
 from knockgraph.train import moments
 from knockgraph.train.config import quoted
+from knockgraph.words import listed
 
 FORMAT = "knockgraph.checkpoint"
 VERSION = 1
@@ -115,13 +116,18 @@ def find(folder: Path, which: str) -> Path:
         if path.is_file():
             return path
     now = next((f"its name is {new} now" for new, old in _EARLIER.items() if which == old), None)
-    why = now or "has the run validated at least once?"
+    there = [name for name in ("best-error", "best-score", "last", "previous") if _there(folder, name)]
+    why = now or (f"it has {listed(there, most=4)}" if there else "is it a run directory that has saved its state?")
     raise KnockgraphError(f"{folder.parent} has no checkpoint {which!r}; {why}")
 
 
 def any_best(folder: Path) -> bool:
-    """Whether the run has validated and kept the state with the lowest error."""
-    return any(path.is_file() for path in _places(folder, "best-error"))
+    """Whether the run has validated and kept the best states."""
+    return _there(folder, "best-error") or _there(folder, "best-score")
+
+
+def _there(folder: Path, which: str) -> bool:
+    return any(path.is_file() for path in _places(folder, which))
 
 
 def _places(folder: Path, which: str) -> list[Path]:

@@ -23,8 +23,8 @@ class GradientExchange:
     CUDA graph, which the hooks of ``DistributedDataParallel`` would not see. With NCCL, which works on the device's
     streams, the host waits for nothing.
 
-    A parameter without a gradient counts as zeros, as another rank may have one. If none has a gradient, there was no
-    backward pass, and nothing is exchanged.
+    A parameter without a gradient counts as zeros, as another rank may have one, unless it is not trained now
+    (``requires_grad`` is off). If none has a gradient, there was no backward pass, and nothing is exchanged.
 
     Args:
         parameters: In the same order on every rank.
@@ -63,7 +63,8 @@ class GradientExchange:
             dist.all_reduce(flat)
             flat.div_(dist.get_world_size())
         for parameter, place in self._places:
-            parameter.grad = place
+            if parameter.requires_grad:
+                parameter.grad = place
 
 
 def check_alike(model: nn.Module) -> None:
