@@ -132,6 +132,7 @@ def _about(config: Config, data: TrainingData) -> dict[str, Any]:
         "version": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": config.seed,
+        "task": config.task,
         "cell": config.data.cell,
         "screen": config.data.screen,
         "genes": data.graph.num_genes,
@@ -226,7 +227,8 @@ def fitted_baselines(
         start = time.perf_counter()
         try:
             baseline = baselines.create(name, data.graph)
-            baseline.fit(data.bound, data.rows["train"], data.targets("train"), (data.rows["val"], data.targets("val")))
+            validation = data.rows["val"], data.targets("val")
+            baseline.fit(data.bound, data.rows["train"], data.targets("train"), validation, data.classes)
         except (baselines.MissingPackageError, baselines.NoDosesError) as error:
             say(f"{name} is left out: {error}")
             continue

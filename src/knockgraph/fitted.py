@@ -370,7 +370,12 @@ class Fitted:
     def result(self) -> dict[str, Any] | None:
         """The figures of the test part, as in ``result.json``."""
         path = self.directory / "result.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        except (ValueError, RecursionError) as error:
+            raise FileFormatError(
+                f"{path} cannot be read: {error}; remove it, and the test part is measured"
+            ) from error
 
     @property
     def split(self) -> Split:

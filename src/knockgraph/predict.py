@@ -66,6 +66,14 @@ class Genotype(NamedTuple):
         """Number of perturbed genes; a gene with the value 1 is not perturbed."""
         return len(self.genes) if self.values is None else sum(value != 1 for value in self.values)
 
+    @property
+    def perturbed(self) -> Genotype:
+        """The same without genes that have the value 1, which are not perturbed."""
+        if self.values is None:
+            return self
+        kept = [(gene, value) for gene, value in zip(self.genes, self.values, strict=True) if value != 1]
+        return Genotype.of((gene for gene, _ in kept), (value for _, value in kept))
+
     def entries(self, graph: CellGraph, standard: bool = False) -> list[str]:
         """The genes as they are written, e.g. ``YAL001C=0.3``, or under their standard names."""
         values = self.values or (0.0,) * len(self.genes)
@@ -207,7 +215,7 @@ class RunPredictor:
         genotypes = screen_of(self.config, self.directory).resolved(self.graph).genotypes
         row = np.array([(*self.graph.genes.find(name), -1)[0] for name in genotypes.names], dtype=np.int64)
         return {
-            genotype
+            genotype.perturbed
             for genotype in rows_of(genotypes, row[genotypes.codes] if len(row) else genotypes.codes)
             if -1 not in genotype.genes
         }
@@ -282,7 +290,7 @@ def predict(
     kept: list[dict[str, Any]] = []
     genes_seen: set[int] = set()
     if output is not None and top is None and not keep and total > _PIECE:
-        about_it = [str(all_pairs or all_triples or screen), new, coverage, columns, total, predictor.fingerprint()]
+        about_it = [predictor.fingerprint(), task.strategy.name, precision, coverage, columns, total]
         genotypes = _noting(genotypes, genes_seen)
         written = _stream_in_pieces(output, predictor, genotypes, total, dosed, size, columns, about_it, progress)
     else:
@@ -331,7 +339,7 @@ def _column_names(phenotypes: Sequence[str], predicted: Sequence[str], intervals
 
 def without(genotypes: Iterable[Genotype], measured: set[Genotype]) -> Iterator[Genotype]:
     """The genotypes that are not measured."""
-    return (genotype for genotype in genotypes if genotype not in measured)
+    return (genotype for genotype in genotypes if genotype.perturbed not in measured)
 
 
 def foremost(batches: Batches, top: int, column: int, centre: float, order: Order = "extreme") -> Predicted:
@@ -624,18 +632,20 @@ def _stream_in_pieces(
 ) -> int:
     """As :func:`_stream`, in pieces that a second call of the same command finds and does not predict again.
 
-    They lie in ``OUTPUT.parts`` until all are there; pieces of another command are refused.
+    They lie in ``OUTPUT.parts`` until all are there; pieces of another command are refused. The name of a piece holds
+    the hash of its genotypes, so that it is predicted again where the table of genotypes has changed.
     """
     folder = output.with_name(f"{output.name}.parts")
     told = folder / "about.json"
-    if told.is_file() and json.loads(told.read_text(encoding="utf-8")) != list(about):
+    if told.is_file() and _told(told) != list(about):
         raise KnockgraphError(f"{folder} holds pieces of another prediction; remove it, or give another name with -o")
     folder.mkdir(exist_ok=True)
     write_json(told, list(about))
     pieces: list[Path] = []
     iterator, done = iter(genotypes), 0
     while chunk := list(itertools.islice(iterator, _PIECE)):
-        pieces.append(folder / f"{len(pieces):06d}{output.suffix}")
+        which = hashlib.sha256(repr(chunk).encode()).hexdigest()[:16]
+        pieces.append(folder / f"{len(pieces):06d}-{which}{output.suffix}")
         if not pieces[-1].is_file():
 
             def counted_on(now: int, _: int, before: int = done) -> None:
@@ -647,6 +657,14 @@ def _stream_in_pieces(
     _join(output, pieces)
     shutil.rmtree(folder)
     return done
+
+
+def _told(path: Path) -> Any:
+    """What pieces of a prediction remember; nothing where that is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _join(output: Path, pieces: Sequence[Path]) -> None:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, Tab, chromium
+from browser import Browser, Tab
 from trace_cases import header, training, write
 from training_runs import LEAST, Started
 
 import knockgraph as kg
-
-pytestmark = pytest.mark.skipif(
-    chromium() is None, reason="no Chromium: install it (Debian: chromium), or name it in KNOCKGRAPH_CHROMIUM"
-)
 
 SHORT = ["--steps", "3", "--warmup", "2", "--epoch-limit", "0"]
 BENCH = ["--genes", "150", "--edges", "1500", "--relations", "2", "--repeats", "1", "--batch-size", "4"]
@@ -85,14 +80,6 @@ LOOK = """(() => {
 })()"""
 OPEN = "document.querySelectorAll('details > summary').forEach(s => s.click())"
 SHOWN = "[...document.querySelectorAll('details pre')].every(p => p.getBoundingClientRect().height > 10)"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("chromium")) as started:
-        yield started
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -59,6 +59,9 @@ def test_missing_labels_and_few(tmp_path: Path) -> None:
     (tmp_path / "intervals.json").write_text("{}")
     with pytest.raises(kg.FileFormatError, match=r"intervals.json cannot be read: 'half_widths'; remove it"):
         Intervals.load(tmp_path, "last")
+    (tmp_path / "intervals.json").write_text("[" * 100_000)
+    with pytest.raises(kg.FileFormatError, match=r"intervals.json cannot be read: .*recursion"):
+        Intervals.load(tmp_path, "last")
 
 
 @pytest.mark.parametrize(("labels", "tested"), [(800, 800), (613, 611), (54, 5000), (5000, 57)])

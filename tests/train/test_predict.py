@@ -638,6 +638,42 @@ def test_the_foremost_pairs(finished: Path, command: Command, tmp_path: Path) ->
     assert len(shown.splitlines()) == 31
 
 
+def test_pieces_of_another_prediction(
+    finished: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prediction that was stopped takes up its pieces: not those of genes that the file named before."""
+    words = ["predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"), "--batch-size", "50"]
+    other, out = tmp_path / "other.parquet", tmp_path / "out.parquet"
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names[10:26]))
+    command(*words, "-o", str(other))
+    monkeypatch.setattr(predict, "_PIECE", 50)
+    whole, calls = predict._stream, itertools.count()
+
+    def stopped(*given: Any) -> int:
+        if next(calls) == 2:
+            raise kg.KnockgraphError("stopped")
+        return whole(*given)
+
+    monkeypatch.setattr(predict, "_stream", stopped)
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names[:16]))
+    assert "stopped" in command(*words, "-o", str(out), code=1)[1]
+    for option in (["--precision", "bf16"], ["--strategy", "neighborhood"], ["--coverage", "0.8"]):
+        assert "holds pieces of another prediction" in command(*words, *option, "-o", str(out), code=1)[1]
+    command(*words, "-o", str(out))
+    assert next(calls) == 4  # two pieces were there, the third was left
+    assert not (tmp_path / "out.parquet.parts").exists()
+    folder = tmp_path / "out.parquet.parts"
+    folder.mkdir()
+    (folder / "about.json").write_text("{")
+    assert "holds pieces of another prediction" in command(*words, "-o", str(out), code=1)[1]
+    shutil.rmtree(folder)
+    calls = itertools.count()
+    assert "stopped" in command(*words, "-o", str(out), code=1)[1]
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names[10:26]))
+    command(*words, "-o", str(out))
+    assert [genes for genes, _ in table(out)] == [genes for genes, _ in table(other)]
+
+
 def test_all_pairs_of_the_graph(finished: Path, command: Command, tmp_path: Path) -> None:
     """Without a file, wherever the option stands on the line."""
     genotypes, total, _ = predict._genotypes(kg.demo_cell(), None, None, "graph", None)

@@ -281,7 +281,7 @@ def _fitted(name: str, data: TrainingData) -> tuple[dict[str, Any], Tensor | Non
     start = time.perf_counter()
     try:
         baseline = baselines.create(name, data.graph)
-        baseline.fit(data.bound, data.rows["train"], data.targets("train"))
+        baseline.fit(data.bound, data.rows["train"], data.targets("train"), classes=data.classes)
     except KnockgraphError as error:  # a package is missing, or the graph has no such feature
         return {**line, "skipped": str(error)}, None
     seconds = time.perf_counter() - start

@@ -54,7 +54,7 @@ class FittedModel(CellModel):
         """Fit the baseline, whose settings are chosen on the validation rows; of classes also the map from its
         predictions to probabilities, on the same rows. Arguments as in :meth:`CellModel.prepare`.
         """
-        self.baseline.fit(screen, rows, values, validation if len(validation[0]) else None)
+        self.baseline.fit(screen, rows, values, validation if len(validation[0]) else None, classes)
         if not classes:
             return
         predicted, truth = self.baseline.predict(screen, validation[0]), validation[1]

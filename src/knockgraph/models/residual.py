@@ -105,7 +105,7 @@ class ResidualModel(CellModel):
                 continue
             one = self._make_base()
             one.load_state_dict({**self.base.state_dict(), "_extra_state": {}})  # the same map to logits
-            one.baseline.fit(screen, rows[others], values[torch.from_numpy(others)])
+            one.baseline.fit(screen, rows[others], values[torch.from_numpy(others)], classes=classes)
             place = screen.experiment[rows[held_out]]
             total.index_add_(0, place, one.predicted(GenotypeRows.of(screen, rows[held_out])).float().cpu())
             count.index_add_(0, place, torch.ones(len(place), 1))

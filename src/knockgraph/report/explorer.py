@@ -70,13 +70,8 @@ def write_explorer(
     Args:
         predictor: The run.
         path: The ``.html`` file.
-        genes: Rows of the genes to predict all pairs of; by default all, or where these make too many pairs, the ones
-            with the most measured pairs.
-        phenotype: Which one, where there are several.
-        pairs: At most so many pairs are predicted, for those genes together.
-        partners: At most so many measured and so many new partners are kept for each gene.
-        explained: So many of the most extreme new pairs are explained.
-        progress: Told after each batch.
+        genes: Rows of the genes whose pairs are predicted. The other arguments are those of
+            :meth:`Fitted.explorer <knockgraph.fitted.Fitted.explorer>`.
     """
     for name, value, least, most in (
         ("pairs", pairs, 1, MOST_PAIRS),

@@ -107,7 +107,7 @@ class Intervals:
             if any(len(row) != len(names) for row in (labels, *widths.values())):
                 raise ValueError("the lists differ in length")
             found = Intervals(str(document["checkpoint"]), names, labels, widths)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FileFormatError(
                 f"{path} cannot be read: {error}; remove it, and predictions will have no intervals"
             ) from error

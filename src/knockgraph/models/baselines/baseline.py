@@ -143,11 +143,17 @@ class Baseline(ABC):
     doses: ClassVar[bool] = False  #: whether it knows genes with values other than 0 and 1
     kept: ClassVar[tuple[str, ...] | None] = None  #: attributes that a fit sets, for saving; ``None``: not savable
     validation: tuple[GenotypeRows, Floats] | None = None
+    classes: bool = False
     _genes: str | None = None
     _each: Sequence[Self] = ()  # one for each phenotype, where there are several
 
     def fit(
-        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor] | None = None
+        self,
+        screen: BoundScreen,
+        rows: Ints,
+        values: Tensor,
+        validation: tuple[Ints, Tensor] | None = None,
+        classes: bool = False,
     ) -> Self:
         """Fit on the experiments at ``rows``; each phenotype on its own, on the labels that it has.
 
@@ -158,7 +164,10 @@ class Baseline(ABC):
                 several is missing.
             validation: Rows and labels for choosing settings, never used for fitting; without them a baseline uses
                 its defaults.
+            classes: Whether the labels are classes, 0 and 1; predictions then need not be in their units, only the
+                higher, the more probable 1.
         """
+        self.classes = classes
         training = _each_phenotype("training", screen, rows, values)
         if not all(len(y) for _, y in training):
             what = "there are no training labels" if len(training) == 1 else "a phenotype has no training label"

@@ -1,4 +1,4 @@
-"""Gradient boosting on network features of a genotype: a baseline that uses the graph."""
+"""Gradient boosting on features of a genotype: a baseline that uses the graph."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, same_graph
 from knockgraph.models.baselines.pair_features import GenotypeFeatures, Matrix
 from knockgraph.models.baselines.trees import Trees
+from knockgraph.models.baselines.triple_features import TripleFeatures
+from knockgraph.screen.calls import calls_of
 
 _LARGE: dict[str, float] = {"trees": 300, "learning_rate": 0.1, "leaves": 31, "ridge": 1.0, "rows of a leaf": 40}
 _SMALL: dict[str, float] = {"trees": 120, "learning_rate": 0.05, "leaves": 8, "ridge": 10.0, "rows of a leaf": 200}
 
 
 class Boosting(Baseline):
-    """Boosted regression trees (scikit-learn's histogram method) on :class:`GenotypeFeatures`.
+    """Boosted trees (scikit-learn's histogram method) on :class:`GenotypeFeatures`, or on :class:`TripleFeatures` where
+    the graph has digenic calls and genotypes have more than two genes. Of classes they sum up to the log-odds.
 
     Unlike most other baselines it can use information about a gene that no training genotype deletes: its position in
     the networks.
 
-    Large trees (300 with 31 leaves, learning rate 0.1, ridge 1) or small ones (120, 8, 0.05, 10), whichever correlate
-    better with the validation labels (of classes: have the higher area under the ROC curve); large ones without a
-    validation part, or if an option is given.
+    Of values: large trees (300 with 31 leaves, learning rate 0.1, ridge 1) or small ones (120, 8, 0.05, 10), whichever
+    correlate better with the validation labels; large ones without a validation part. Of classes: small ones. An option
+    changes the large ones, or those of classes, and nothing is chosen.
 
     Args:
         graph: The cell graph.
@@ -65,7 +68,8 @@ class Boosting(Baseline):
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph("boosting", self.graph, genotypes)
-        self.features = GenotypeFeatures(self.graph, seed=self.seed)
+        called = calls_of(self.graph) and bool((np.diff(genotypes.ptr) > 2).any())
+        self.features = (TripleFeatures if called else GenotypeFeatures)(self.graph, seed=self.seed)
         self.model: Trees | None = None
         table = self.features.fit(genotypes, y)
         if len(y) > self.max_rows:
@@ -74,13 +78,13 @@ class Boosting(Baseline):
         # A constant column is useless, and the binning fails on an empty one.
         lowest = np.where(np.isnan(table), np.inf, table).min(0)
         self.used = np.flatnonzero(lowest < np.where(np.isnan(table), -np.inf, table).max(0))
-        self.mean = float(y.mean())
-        self.settings = _LARGE | self.given
-        if len(self.used) == 0:
+        self.mean = _log_odds(y) if self.classes else float(y.mean())
+        self.settings = (_SMALL if self.classes else _LARGE) | self.given
+        if len(self.used) == 0 or (self.classes and y.min() == y.max()):
             return
         table = table[:, self.used]
         self.model = self._grown(table, y)
-        if self.validation is None or self.given:
+        if self.classes or self.validation is None or self.given:
             return
         kept_model, score = self.model, self._validated(*self.validation)
         self.settings = _SMALL
@@ -90,13 +94,13 @@ class Boosting(Baseline):
 
     def _grown(self, table: Matrix, y: Floats) -> Trees:
         try:
-            from sklearn.ensemble import HistGradientBoostingRegressor
+            from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
         except ImportError as error:
             raise MissingPackageError(
                 "the baseline boosting needs scikit-learn, which is not installed; pip install 'knockgraph[boosting]', "
                 "or leave it out of trainer.baselines"
             ) from error
-        model = HistGradientBoostingRegressor(
+        model = (HistGradientBoostingClassifier if self.classes else HistGradientBoostingRegressor)(
             learning_rate=self.settings["learning_rate"],
             max_iter=int(self.settings["trees"]),
             max_leaf_nodes=int(self.settings["leaves"]),
@@ -112,8 +116,6 @@ class Boosting(Baseline):
     def _validated(self, genotypes: GenotypeRows, y: Floats) -> float:
         """How well the validation labels are predicted, −1 if that cannot be told."""
         predicted = self._predict(genotypes)
-        if np.isin(y, (0.0, 1.0)).all():  # the area under the ROC curve is a correlation of ranks, too
-            predicted = np.unique(predicted, return_inverse=True)[1].astype(np.float64)
         if predicted.std() == 0 or y.std() == 0:
             return -1.0
         return float(np.corrcoef(predicted, y)[0, 1])
@@ -123,11 +125,13 @@ class Boosting(Baseline):
 
     def _state(self) -> dict[str, Any]:
         trees = None if self.model is None else self.model.state()
-        return {**super()._state(), "features": self.features.state(), "trees": trees}
+        called = isinstance(self.features, TripleFeatures)
+        return {**super()._state(), "features": self.features.state(), "called": called, "trees": trees}
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        self.features = GenotypeFeatures.from_state(self.graph, state["features"])
+        made = TripleFeatures if state["called"] else GenotypeFeatures
+        self.features = made.from_state(self.graph, state["features"])
         self.model = None if state["trees"] is None else Trees.from_state(state["trees"])
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
@@ -138,3 +142,9 @@ class Boosting(Baseline):
             part = genotypes.part(start, min(start + self.max_rows, len(genotypes)))
             blocks.append(self.model(self.features(part)[:, self.used]))
         return np.concatenate(blocks) if blocks else np.empty(0)
+
+
+def _log_odds(y: Floats) -> float:
+    """Of the share of ones, as if there were half a row more of each class."""
+    ones = float(y.sum())
+    return float(np.log((ones + 0.5) / (len(y) - ones + 0.5)))

@@ -15,7 +15,7 @@ from knockgraph.models.baselines.baseline import Floats, GenotypeRows, packed, s
 
 Matrix = npt.NDArray[np.float32]
 _KEPT = ("degree", "diffusion", "total", "count", "several", "hidden", "seed")
-_SHRINK = 20.0  # as if every gene had this many more experiments without an effect
+SHRINK = 20.0  # as if every gene had this many more experiments without an effect
 
 
 class GenotypeFeatures:
@@ -107,7 +107,7 @@ class GenotypeFeatures:
         if own is not None:
             total, count = total - own, count - 1
         with np.errstate(invalid="ignore", divide="ignore"):
-            effect = np.where(count > 0, total / (count + _SHRINK), np.nan)
+            effect = np.where(count > 0, total / (count + SHRINK), np.nan)
         if own is not None:
             effect = effect.copy()
             random = np.random.default_rng(self.seed)
@@ -115,10 +115,10 @@ class GenotypeFeatures:
             chosen = np.flatnonzero((random.random(len(size)) < self.hidden) & (size > 0))
             effect[genotypes.ptr[chosen] + random.integers(0, size[chosen])] = np.nan
         columns = _over_entries(genotypes, effect)
-        mean = self.total / (self.count + _SHRINK)
+        mean = self.total / (self.count + SHRINK)
         seen = self.count > 0
         for relation in self.graph.relations.values():
-            source, target = _both_ways(relation)
+            source, target = both_ways(relation)
             near = np.bincount(source, (mean * seen)[target], genotypes.num_genes)
             number = np.bincount(source, seen[target].astype(np.float64), genotypes.num_genes)
             around = np.where(number > 0, near / np.maximum(number, 1), np.nan)
@@ -130,7 +130,8 @@ def _only(graph: CellGraph, name: str) -> CellGraph:
     return CellGraph(graph.genes, {name: graph.relations[name]})
 
 
-def _both_ways(relation: Relation) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def both_ways(relation: Relation) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Source and target of every edge; one of a directed relation counts in both directions."""
     index = relation.edge_index
     both = index if relation.symmetric else torch.unique(torch.cat([index, index.flip(0)], 1), dim=1)
     source, target = both.numpy()
@@ -142,7 +143,7 @@ def _weights(relation: Relation, a: npt.NDArray[np.int64], b: npt.NDArray[np.int
     genes = np.unique(np.concatenate([a, b]))
     place = np.full(relation.num_genes, -1)
     place[genes] = np.arange(len(genes))
-    source, target = _both_ways(relation)
+    source, target = both_ways(relation)
     root = np.sqrt(np.maximum(np.bincount(source, minlength=relation.num_genes), 1))
     here = place[source] >= 0
     rows = np.zeros((len(genes), relation.num_genes), np.float32)

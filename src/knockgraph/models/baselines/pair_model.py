@@ -46,10 +46,15 @@ class PairModel(Baseline):
         self.scores = torch.zeros(0, 0, device=self.device)
 
     def fit(
-        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor] | None = None
+        self,
+        screen: BoundScreen,
+        rows: Ints,
+        values: Tensor,
+        validation: tuple[Ints, Tensor] | None = None,
+        classes: bool = False,
     ) -> Self:
         """See :meth:`Baseline.fit`."""
-        super().fit(screen, rows, values, validation)
+        super().fit(screen, rows, values, validation, classes)
         self._settle()
         return self
 

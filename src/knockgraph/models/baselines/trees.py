@@ -42,7 +42,9 @@ class Trees:
 
     @staticmethod
     def of(model: Any, table: npt.NDArray[np.floating]) -> Trees:
-        """Those of a fitted ``HistGradientBoostingRegressor``, checked on rows of ``table``."""
+        """Those of a fitted ``HistGradientBoostingRegressor``, or of a ``…Classifier`` of two classes (the log-odds),
+        checked on rows of ``table``.
+        """
         try:
             nodes = [stage[0].nodes for stage in model._predictors]
             columns = [np.concatenate([tree[name] for tree in nodes]) for name in _FIELDS]
@@ -56,7 +58,8 @@ class Trees:
         left, right = (np.where(leaf, own, child.astype(np.int64) + offset) for child in (left, right))
         trees = Trees(start, root, value, feature.astype(np.int64), threshold, missing.astype(bool), left, right)
         some = table[:_CHECKED]
-        if not np.allclose(trees(some), model.predict(some), rtol=1e-6, atol=1e-9):
+        theirs = model.decision_function(some) if hasattr(model, "decision_function") else model.predict(some)
+        if not np.allclose(trees(some), theirs, rtol=1e-6, atol=1e-9):
             raise BaselineError(_UNKNOWN)
         return trees
 
