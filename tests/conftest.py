@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -44,6 +45,18 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return out, err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real browser for the tests of pages; each opens tabs of its own."""
+    from browser import Browser, chromium  # beside these tests
+
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium: install it (Debian: chromium), or name it in KNOCKGRAPH_CHROMIUM")
+    with Browser(program, tmp_path_factory.mktemp("chromium")) as started:
+        yield started
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from training_runs import config
 
 import knockgraph as kg
+from knockgraph import models
+from knockgraph.fitted import _name_of as name_of
+from knockgraph.models.any_module import AnyModule
 from knockgraph.run import train
 from knockgraph.train.keywords import config_of
 
@@ -118,17 +121,22 @@ def test_a_temporary_run_goes_with_its_object() -> None:
     assert not directory.exists()
 
 
+@pytest.fixture(scope="module")
+def additive() -> Any:
+    """What an additive model of the screen predicts."""
+    return kg.fit(GRAPH, SCREEN, phenotype="fitness", model="additive", **FAST).predict([[A, B], []])
+
+
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "arrow"])
-def test_tables_in_and_out(make: Callable[[dict[str, Any]], Any]) -> None:
+def test_tables_in_and_out(make: Callable[[dict[str, Any]], Any], additive: Any) -> None:
     """The same table of any library gives the same model, and the answer comes in that library."""
-    expected = kg.fit(GRAPH, SCREEN, phenotype="fitness", model="additive", **FAST).predict([[A, B], []])
     fitted = kg.fit(GRAPH, make(table()), phenotype="fitness", model="additive", **FAST)
     found = fitted.predict([[A, B], []])
     assert type(found) is type(make(table()))
     columns = {name: np.array(found[name]) for name in ("genotype", "prediction", "lower", "upper")}
-    assert columns["genotype"].tolist() == expected["genotype"].tolist()
+    assert columns["genotype"].tolist() == additive["genotype"].tolist()
     for name in ("prediction", "lower", "upper"):
-        np.testing.assert_allclose(columns[name], expected[name], rtol=1e-12)
+        np.testing.assert_allclose(columns[name], additive[name], rtol=1e-12)
     asked = make({"genotype": [f"{A}+{B}", "WT"]})
     np.testing.assert_array_equal(np.array(fitted.predict(asked)["prediction"]), columns["prediction"])
 
@@ -185,14 +193,14 @@ def test_any_module(tmp_path: Path) -> None:
         def forward(self, view: kg.PerturbedGraphs, batch: kg.PerturbationBatch) -> Tensor:
             return self.level.expand(batch.num_samples, 1)
 
-    found = kg.fit(GRAPH, SCREEN, model=Local, **FAST)
-    assert found.embeddings().shape == (360, 4)
     given = Local(GRAPH)
     before = given.embedding.clone()
-    assert kg.fit(GRAPH, SCREEN, model=given, **FAST).model.module.embedding.shape == (360, 4)
+    assert kg.fit(GRAPH, SCREEN, model=given, **FAST).embeddings().shape == (360, 4)
     assert torch.equal(given.embedding, before)  # a copy was trained
-    made = kg.fit(GRAPH, SCREEN, model=lambda graph: Local(graph, 5), **FAST)
-    assert made.model.module.embedding.shape == (360, 5)
+    for model, channels in ((Local, 4), (lambda graph: Local(graph, 5), 5)):
+        made = models.create(name_of(model), GRAPH)
+        assert isinstance(made, AnyModule)
+        assert made.module.embedding.shape == (360, channels)
     assert kg.fit(GRAPH, SCREEN, model=Alone, **FAST).predict([[A], [B]])["prediction"].nunique() == 1
     with pytest.raises(kg.ModelError, match=r"Shift gives no states of genes; give its class a method gene_states"):
         fitted.embeddings()
@@ -230,7 +238,7 @@ def test_splits() -> None:
     fitted = kg.fit(GRAPH, SCREEN, model="additive", split=split, **FAST)
     for part, rows in split.parts.items():
         np.testing.assert_array_equal(fitted.split[part], rows)
-    assert kg.fit(GRAPH, SCREEN, model="additive", split="k-fold", folds=4, **FAST).split.about["folds"] == 4
+    assert config_of("additive", 360, {"folds": 4}).data.split.folds == 4
     with pytest.raises(kg.ConfigError, match=r"'by-gene' is not one of random, genotype"):
         kg.fit(GRAPH, SCREEN, split="by-gene", **FAST)
     with pytest.raises(kg.SplitError, match="made for another screen"):
@@ -263,7 +271,8 @@ def test_options_by_their_last_word_in_full_and_in_groups() -> None:
     assert found.model.options["messages"]["dropout"] == 0.1
     assert found.model.options["messages"]["layers"] == 2
     assert found.model.options["messages"]["residual"] is False  # the rest of the preset stays
-    assert found.model.options["readout"] == {"local": "pairs", "combine": "sum", "gain": 2.0}
+    readout = {"local": "pairs", "combine": "sum", "local_first": 0.7, "gain": 2.0}
+    assert found.model.options["readout"] == readout
     assert config_of("hetero", 6607, {}).model.options["messages"]["aggregation"] == "pairwise"
     assert config_of("hetero", 360, {"preset": "reference"}).model.options["messages"]["layers"] == 3
 

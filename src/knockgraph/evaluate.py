@@ -43,7 +43,7 @@ def evaluate(directory: Path, part: str, which: str, say: Say, device: str = "cp
     config, task = load_task(directory, which)
     data = TrainingData.from_directory(config, directory)
     _check_labels(data, task, directory, say)
-    intervals = Intervals.load(directory, checkpoint_of(config, which))
+    intervals = Intervals.load(directory, checkpoint_of(config, which, directory))
     with foreseen.explained(config, directory), contextlib.ExitStack() as stack:
         try:
             task.strategy.open(directory / "store")
@@ -132,6 +132,7 @@ def _about(config: Config, data: TrainingData) -> dict[str, Any]:
         "version": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": config.seed,
+        "task": config.task,
         "cell": config.data.cell,
         "screen": config.data.screen,
         "genes": data.graph.num_genes,
@@ -145,14 +146,17 @@ def _about(config: Config, data: TrainingData) -> dict[str, Any]:
 def _coverage(intervals: Intervals, measured: Tensor, predicted: Tensor) -> dict[str, Any]:
     """What the intervals promise, and how many labels of this part lie in them; a list where several phenotypes are."""
     found = intervals.measured(measured.double().numpy(), predicted.numpy())
-    return {"coverage": COVERAGE, "measured": found, "half_width": intervals.half_width().tolist()}
+    chance = intervals.by_chance((~measured.isnan()).sum(0).tolist())
+    widths = intervals.half_width().tolist()
+    return {"coverage": COVERAGE, "measured": found, "by_chance": list(map(list, chance)), "half_width": widths}
 
 
 def coverage_in_words(result: Mapping[str, Any]) -> str:
     """What the intervals promise and what they hold, in one sentence.
 
-    >>> coverage_in_words({"part": "test", "intervals": {"coverage": 0.9, "measured": [0.912], "half_width": [0.2]}})
-    '90 % intervals (prediction ± 0.2, from the validation part): 91.2 % of the test labels lie in theirs'
+    >>> found = {"coverage": 0.9, "measured": [0.912], "by_chance": [[0.871, 0.93]], "half_width": [0.2]}
+    >>> coverage_in_words({"part": "test", "intervals": found}).partition(": ")[2]
+    '91.2 % of the test labels lie in theirs (87.1 to 93.0 % is within chance)'
     """
     found = result["intervals"]
     shares = [share for share in found["measured"] if share is not None and not math.isnan(share)]
@@ -160,9 +164,11 @@ def coverage_in_words(result: Mapping[str, Any]) -> str:
     width = f"± {widths[0]}" if len(widths) == 1 else "± a width for each phenotype"
     share = f"{100 * sum(shares) / len(shares):.1f} %" if shares else "none"
     mean = "" if len(widths) == 1 else ", on average over the phenotypes,"
+    ends = found.get("by_chance", []) if len(widths) == 1 else []  # runs of earlier versions have none
+    chance = "".join(f" ({100 * low:.1f} to {100 * high:.1f} % is within chance)" for low, high in ends)
     return (
         f"{100 * found['coverage']:g} % intervals (prediction {width}, from the validation part): "
-        f"{share} of the {result['part']} labels{mean} lie in theirs"
+        f"{share} of the {result['part']} labels{mean} lie in theirs{chance}"
     )
 
 

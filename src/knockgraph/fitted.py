@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -141,7 +142,11 @@ def _train(
 
 
 def load(
-    directory: PathLike, device: str = "cpu", checkpoint: str = "best-error", model: Model | None = None
+    directory: PathLike,
+    device: str = "cpu",
+    checkpoint: str = "best-error",
+    model: Model | None = None,
+    note: Say | None = None,
 ) -> Fitted:
     """The model of a run directory, made by :func:`fit`, :meth:`Fitted.save` or ``knockgraph train``.
 
@@ -151,10 +156,11 @@ def load(
         checkpoint: ``best-error``, ``best-score`` or ``last``.
         model: What was given to :func:`fit` as the model, where that was a class that cannot be imported, a module or a
             function: a run keeps the name of its model, not its code.
+        note: Called with what you should know about predictions; by default it is a warning.
     """
     if model is not None:
         _name_of(model)
-    return Fitted(Path(os.fspath(directory)), device, checkpoint=checkpoint)
+    return Fitted(Path(os.fspath(directory)), device, checkpoint=checkpoint, note=note)
 
 
 class Fitted:
@@ -165,6 +171,7 @@ class Fitted:
         device: Where it predicts.
         library: Whose dataframes it gives: ``pandas``, ``polars`` or ``pyarrow``.
         checkpoint: ``best-error``, ``best-score`` or ``last``.
+        note: Called with what one should know about predictions; by default it is a warning.
 
     Attributes:
         directory: The run directory.
@@ -180,10 +187,12 @@ class Fitted:
         device: str = "cpu",
         library: Library = "pandas",
         checkpoint: str = "best-error",
+        note: Say | None = None,
     ) -> None:
         self._library: Library = library
+        self._note = note or _warn
         self._checkpoint = checkpoint
-        self._predictor = RunPredictor(directory, checkpoint, device, say=_silent)
+        self._predictor = RunPredictor(directory, checkpoint, device, note=self._note)
         self.directory = directory
         self.graph = self._predictor.graph
         self.config = self._predictor.config
@@ -208,6 +217,7 @@ class Fitted:
         predictor = self._with(coverage)
         dosed = any(genotype.values for genotype in found)
         library = library_of(genotypes) if _is_table(genotypes) else self._library
+        self._note_new(gene for genotype in found for gene in genotype.genes)
         return self._frame(predictor(found, max(len(found), 1), dosed, batch_size), library)
 
     def candidates(
@@ -239,6 +249,7 @@ class Fitted:
             genotypes = without(genotypes, predictor.measured())
         column, centre = predictor.centre(phenotype)
         found = foremost(predictor(genotypes, total), top, column, centre, order)
+        self._note_new(gene for genotype in found.genotypes for gene in genotype.genes)
         return self._frame([found], self._library)
 
     def explain(self, genes: Iterable[str] | str, phenotype: str | None = None) -> Explanation:
@@ -255,6 +266,7 @@ class Fitted:
         if any("=" in name for name in names):
             raise KnockgraphError("only deletions are explained; leave the values of the genes out")
         rows = self.graph.gene_index(names).tolist()
+        self._note_new(rows)
         return explain(self._predictor.task, rows, phenotype).in_library(self._library)
 
     def explorer(
@@ -347,7 +359,12 @@ class Fitted:
     def result(self) -> dict[str, Any] | None:
         """The figures of the test part, as in ``result.json``."""
         path = self.directory / "result.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        except (ValueError, RecursionError) as error:
+            raise FileFormatError(
+                f"{path} cannot be read: {error}; remove it, and the test part is measured"
+            ) from error
 
     @property
     def split(self) -> Split:
@@ -358,6 +375,12 @@ class Fitted:
     def report(self) -> Path:
         """The HTML report of the run."""
         return self.directory / "report.html"
+
+    def _note_new(self, genes: Iterable[int]) -> None:
+        """Say which of these genes training has not deleted."""
+        text = self._predictor.task.never_deleted(genes)
+        if text is not None:
+            self._note(text)
 
     def _with(self, coverage: float) -> RunPredictor:
         """The predictor with intervals of another coverage."""
@@ -511,6 +534,10 @@ def _made(name: str, make: Callable[[CellGraph], nn.Module]) -> type[nn.Module]:
         return made
 
     return type(name, (nn.Module,), {"__new__": new, "__module__": __name__, "__qualname__": name})
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)  # where Fitted was asked
 
 
 def _silent(text: str) -> None:

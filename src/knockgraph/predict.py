@@ -66,6 +66,14 @@ class Genotype(NamedTuple):
         """Number of perturbed genes; a gene with the value 1 is not perturbed."""
         return len(self.genes) if self.values is None else sum(value != 1 for value in self.values)
 
+    @property
+    def perturbed(self) -> Genotype:
+        """The same without genes that have the value 1, which are not perturbed."""
+        if self.values is None:
+            return self
+        kept = [(gene, value) for gene, value in zip(self.genes, self.values, strict=True) if value != 1]
+        return Genotype.of((gene for gene, _ in kept), (value for _, value in kept))
+
     def entries(self, graph: CellGraph, standard: bool = False) -> list[str]:
         """The genes as they are written, e.g. ``YAL001C=0.3``, or under their standard names."""
         values = self.values or (0.0,) * len(self.genes)
@@ -101,7 +109,7 @@ class RunPredictor:
         which: The checkpoint.
         device: ``cpu`` or ``cuda``.
         strategy: A different strategy from that of training.
-        say: Called with messages for the user.
+        note: Called with what the user should know.
         coverage: Of the intervals, see :class:`~knockgraph.train.intervals.Intervals`.
         precision: ``auto``, ``full`` or ``bf16``, see :class:`~knockgraph.train.predictor.Predictor`.
 
@@ -115,7 +123,7 @@ class RunPredictor:
         which: str = "best-error",
         device: str = "cpu",
         strategy: str | None = None,
-        say: Say = print,
+        note: Say = print,
         coverage: float = COVERAGE,
         precision: str = "auto",
     ) -> None:
@@ -133,11 +141,13 @@ class RunPredictor:
             other = named("strategy", strategies.create, strategy, task.graph, **meaning)
             task.strategy = other.double() if self.config.trainer.precision == "64-true" else other
         if task.approximation is not None:
-            say(f"note: {task.approximation}")
+            note(task.approximation)
         self.task = task.to(device)
         self.task.precision = precision
         self.graph = task.graph
-        self.checkpoint = checkpoint_of(self.config, which)
+        self.checkpoint = checkpoint_of(self.config, which, directory)
+        if self.checkpoint != which and not isinstance(task.model, FittedModel):
+            note(f"{directory} has not validated, so there is no checkpoint {which}; its last state predicts")
         self.intervals = Intervals.load(directory, self.checkpoint)
         self.set_coverage(coverage)
 
@@ -205,7 +215,7 @@ class RunPredictor:
         genotypes = screen_of(self.config, self.directory).resolved(self.graph).genotypes
         row = np.array([(*self.graph.genes.find(name), -1)[0] for name in genotypes.names], dtype=np.int64)
         return {
-            genotype
+            genotype.perturbed
             for genotype in rows_of(genotypes, row[genotypes.codes] if len(row) else genotypes.codes)
             if -1 not in genotype.genes
         }
@@ -230,6 +240,7 @@ def predict(
     device: str = "cpu",
     precision: str = "auto",
     say: Say = print,
+    note: Say = print,
     progress: Progress | None = None,
     keep: bool = False,
 ) -> dict[str, Any]:
@@ -252,7 +263,8 @@ def predict(
         which: The checkpoint.
         device: ``cpu`` or ``cuda``.
         precision: ``auto``, ``full`` or ``bf16``.
-        say: Called with messages for the user.
+        say: Called with predictions to print, and with what was written.
+        note: Called with what the user should know about them.
         progress: Told after each batch.
         keep: Whether the result holds the predictions themselves.
     """
@@ -263,7 +275,7 @@ def predict(
         raise KnockgraphError(f"-o {output}: the name must end in .parquet, .csv or .tsv, which says what is written")
     if output is not None:
         check_writable(output)
-    predictor = RunPredictor(directory, which, device, strategy, say, coverage, precision)
+    predictor = RunPredictor(directory, which, device, strategy, note, coverage, precision)
     graph, task = predictor.graph, predictor.task
     genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
     if new:
@@ -273,13 +285,16 @@ def predict(
     names = [f"predicted_{name}" + ("_probability" if task.classes else "") for name in task.phenotypes]
     columns = _column_names(task.phenotypes, names, predictor.intervals)
     kept: list[dict[str, Any]] = []
+    genes_seen: set[int] = set()
     if output is not None and top is None and not keep and total > _PIECE:
-        about_it = [str(all_pairs or all_triples or screen), new, coverage, columns, total, predictor.fingerprint()]
+        about_it = [predictor.fingerprint(), task.strategy.name, task.in_bf16, new, coverage, columns, total]
+        genotypes = _noting(genotypes, genes_seen)
         written = _stream_in_pieces(output, predictor, genotypes, total, dosed, size, columns, about_it, progress)
     else:
         batches = predictor(genotypes, total, dosed, size, progress)
         if top is not None:
             batches = iter([foremost(batches, top, *predictor.centre(phenotype), order)])
+        batches = (one._replace(genotypes=list(_noting(one.genotypes, genes_seen))) for one in batches)
         if keep:
             batches = _kept(graph, task.phenotypes, batches, kept)
         if output is None:
@@ -288,6 +303,9 @@ def predict(
             written = _stream(output, graph, columns, batches)
     if output is not None:
         say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
+    unseen = task.never_deleted(genes_seen)
+    if unseen is not None:
+        note(unseen)
     about: dict[str, Any] = {"column": names[0]} if len(names) == 1 else {"columns": names}
     about["precision"] = "bf16" if task.in_bf16 else str(next(task.parameters(), torch.zeros(0)).dtype).split(".")[1]
     about["coverage"] = None if predictor.intervals is None else coverage
@@ -318,7 +336,7 @@ def _column_names(phenotypes: Sequence[str], predicted: Sequence[str], intervals
 
 def without(genotypes: Iterable[Genotype], measured: set[Genotype]) -> Iterator[Genotype]:
     """The genotypes that are not measured."""
-    return (genotype for genotype in genotypes if genotype not in measured)
+    return (genotype for genotype in genotypes if genotype.perturbed not in measured)
 
 
 def foremost(batches: Batches, top: int, column: int, centre: float, order: Order = "extreme") -> Predicted:
@@ -375,6 +393,13 @@ def records(graph: CellGraph, phenotypes: Sequence[str], found: Predicted) -> It
                 "lower": None if found.lower is None else float(found.lower[row, column]),
                 "upper": None if found.upper is None else float(found.upper[row, column]),
             }
+
+
+def _noting(genotypes: Iterable[Genotype], seen: set[int]) -> Iterator[Genotype]:
+    """The genotypes; their genes are added to ``seen``."""
+    for genotype in genotypes:
+        seen.update(genotype.genes)
+        yield genotype
 
 
 def _kept(graph: CellGraph, phenotypes: Sequence[str], batches: Batches, kept: list[dict[str, Any]]) -> Batches:
@@ -584,18 +609,20 @@ def _stream_in_pieces(
 ) -> int:
     """As :func:`_stream`, in pieces that a second call of the same command finds and does not predict again.
 
-    They lie in ``OUTPUT.parts`` until all are there; pieces of another command are refused.
+    They lie in ``OUTPUT.parts`` until all are there; pieces of another command are refused. The name of a piece holds
+    the hash of its genotypes, so that it is predicted again where the table of genotypes has changed.
     """
     folder = output.with_name(f"{output.name}.parts")
     told = folder / "about.json"
-    if told.is_file() and json.loads(told.read_text(encoding="utf-8")) != list(about):
+    if told.is_file() and _told(told) != list(about):
         raise KnockgraphError(f"{folder} holds pieces of another prediction; remove it, or give another name with -o")
     folder.mkdir(exist_ok=True)
     write_json(told, list(about))
     pieces: list[Path] = []
     iterator, done = iter(genotypes), 0
     while chunk := list(itertools.islice(iterator, _PIECE)):
-        pieces.append(folder / f"{len(pieces):06d}{output.suffix}")
+        which = hashlib.sha256(repr(chunk).encode()).hexdigest()[:16]
+        pieces.append(folder / f"{len(pieces):06d}-{which}{output.suffix}")
         if not pieces[-1].is_file():
 
             def counted_on(now: int, _: int, before: int = done) -> None:
@@ -607,6 +634,14 @@ def _stream_in_pieces(
     _join(output, pieces)
     shutil.rmtree(folder)
     return done
+
+
+def _told(path: Path) -> Any:
+    """What pieces of a prediction remember; nothing where that is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _join(output: Path, pieces: Sequence[Path]) -> None:

@@ -45,6 +45,8 @@ def _finish(config: Config, data: TrainingData, task: Task, directory: Path, sec
     """Test the best checkpoint, write predictions, result and report."""
     # A run that was shorter than an epoch has not validated, and what is fitted at once has one state.
     which = "best-error" if checkpoints.any_best(directory / "checkpoints") else "last"
+    if which == "last" and not isinstance(task.model, FittedModel):
+        say("note: the run ended before its first validation, so its last state is tested and predicts")
     _, best = load_task(directory, which)
     best.strategy.open(directory / "store")  # what a worker does not bring, such as the wild type alone, is asked here
     best = best.to(task.device)

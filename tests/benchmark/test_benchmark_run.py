@@ -15,6 +15,7 @@ from knockgraph.benchmark.cells import run_all
 from knockgraph.benchmark.plan import Cell, cells, own_screen
 from knockgraph.benchmark.run import run
 from knockgraph.errors import ConfigError
+from knockgraph.evaluate import predict_rows
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,44 @@ def test_candidates_are_chosen_by_validation(planted: Path, tmp_path: Path) -> N
     assert not (tmp_path / rows[0].place / "run").exists()  # only the result and the predictions are kept
 
 
+def test_a_result_belongs_to_its_files_and_overrides(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other labels under the same name, and a benchmark that goes on with other overrides: old figures were shown."""
+    place = tmp_path / "it's [1]"  # a name that Hydra reads in quotes only
+    place.mkdir()
+    screen = Screen.load(planted / "screen.parquet")
+    screen.save(place / "screen.parquet")
+
+    def measure(*more: str) -> tuple[str, dict[str, Any]]:
+        own, said = own_screen("planted", planted / "cell.cellgraph", place / "screen.parquet"), []
+        rows = cells([own], ["mean"], ["random"], [0], more)
+        assert run_all(place / "cells", rows, 1, said.append) == []
+        return said[0], json.loads((place / "cells" / rows[0].place / "cell.json").read_text())
+
+    before = measure()[1]
+    assert measure()[0] == "1 cells, 1 of them finished before"
+    Screen(screen.genotypes, {"gene_interaction": 2 * screen.phenotypes["gene_interaction"]}).save(
+        place / "screen.parquet"
+    )
+    said, after = measure()
+    assert said == "1 cells, 0 of them finished before"
+    assert after["test"]["rmse_original"] == pytest.approx(2 * before["test"]["rmse_original"])
+
+    (place / "cells" / "planted" / "random" / "seed0" / "mean" / "cell.json").write_text("[" * 100_000)
+    with monkeypatch.context() as patch:  # killed after the run was validated
+        patch.setattr("knockgraph.benchmark.cells.predict_rows", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            measure()
+    assert measure("data.split.fractions=[0.5,0.25,0.25]")[1]["experiments"]["test"] == round(len(screen) / 4)
+
+
+def _killed(task: Any, data: Any, part: str) -> Any:
+    if part == "test":
+        raise KeyboardInterrupt
+    return predict_rows(task, data, part)
+
+
 def test_a_cell_that_fails_leaves_the_others(planted: Path, tmp_path: Path) -> None:
     screen = own_screen("planted", planted / "cell.cellgraph", planted / "screen.parquet")
     good = cells([screen], ["mean"], ["random"], [0])
@@ -115,6 +154,8 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path
         run(tmp_path, screens=["colins2007"])
     with pytest.raises(ConfigError, match="public screens need --from DIR"):
         run(tmp_path, screens=["collins2007"])
+    with pytest.raises(ConfigError, match=r"--own '\.\.': the name of a screen has letters"):
+        run(tmp_path, own={"..": planted / "screen.parquet"}, cell=planted / "cell.cellgraph")
     with pytest.raises(ConfigError, match="--own needs --cell FILE"):
         run(tmp_path, own={"a": planted / "screen.parquet"})
     with pytest.raises(ConfigError, match="has no such split; it has random, unseen genes"):

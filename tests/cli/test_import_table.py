@@ -19,8 +19,8 @@ def test_it_says_how_it_understood_the_table_before_it_writes(command: Command, 
     )
     lines = out.splitlines()
     shown = DOCS.read_text().partition("docs/example/untidy.csv: text")[2].partition("```")[0]
-    assert "\n".join(lines[:6]).endswith(shown.rstrip())  # the docs show what is printed
-    assert lines[6].startswith("wrote ")
+    assert "\n".join(lines[:7]).endswith(shown.rstrip())  # the docs show what is printed
+    assert lines[7].startswith("wrote ")
     screen = Screen.load(tmp_path / "s.parquet")
     assert list(screen.genotypes) == [("A01", "A12"), ("A01", "B01"), ("PWA07", "PWD08"), ("A05",)]
     assert screen.phenotypes["Interaction"].tolist() == [0.116, -0.444, 0.01, 0.0]

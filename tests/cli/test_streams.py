@@ -51,6 +51,15 @@ def test_closed_streams(line: str, code: int, tmp_path: Path) -> None:
     assert (tmp_path / "x").is_file() == (code == 0)
 
 
+def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
+    """It was called a damaged file, or an internal error: Arrow and safetensors know UTF-8 only."""
+    done = shell("{kg} graph build --preset demo -o $'x\\xfc.cellgraph'", tmp_path)
+    assert done.returncode == 1
+    said = " ".join(done.stderr.split())
+    assert said.startswith("error: 'x\\udcfc.cellgraph' is not UTF-8 text; rename the file or folder, or set LC_ALL")
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_encoding_of_few_characters(tmp_path: Path) -> None:
     """Nothing is lost, and nothing ends in a traceback."""
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii:strict"}

@@ -63,6 +63,7 @@ def check_sum(task: Task, genes: list[int], most: float = 1e-5) -> Explanation:
     prediction, wild_type = predicted(task, [genes, []])
     assert found.prediction == pytest.approx(prediction, rel=1e-9, abs=1e-12)
     assert found.wild_type == pytest.approx(wild_type, rel=1e-9, abs=1e-12)
+    assert len({part[:3] for part in found.rows}) == len(found.rows)  # both directions of an edge are one part
     total = math.fsum(part.value for part in found.rows)
     assert total + found.residual == pytest.approx(prediction - wild_type, rel=1e-9, abs=1e-12)
     assert abs(found.residual) <= most * max(sum(abs(part.value) for part in found.rows), 1e-2)
@@ -287,6 +288,7 @@ def test_tables_and_pictures(finished: Path, command: Command, tmp_path: Path) -
     assert files["png"].read_bytes()[:4] == b"\x89PNG"
     page = files["html"].read_text()
     assert "<svg" in page
+    assert f"Deleted: {a} ({DEMO.genes.standard(3)}), {b} ({DEMO.genes.standard(40)})." in page
     assert not re.search(r"(src|href)=.?http|@import|url\(http", page)
     assert "\n" not in repr(found)
     assert found._repr_html_().startswith("<div>")

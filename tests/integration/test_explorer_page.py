@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, Tab, chromium
+from browser import Browser, Tab
 
 import knockgraph as kg
 from knockgraph.sources.demo import demo_cell, demo_screen
 
-pytestmark = pytest.mark.skipif(
-    chromium() is None, reason="no Chromium: install it (Debian: chromium), or name it in KNOCKGRAPH_CHROMIUM"
-)
 HOSTILE = "<img src=x onerror=alert(1)>"
 ROWS = "[...document.querySelectorAll('#answer tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
 FITS = "document.documentElement.scrollWidth <= innerWidth"
@@ -36,14 +33,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fitted = kg.fit(cell, demo_screen(300), epochs=1, verbose=False, channels=8, run_dir=folder / "run", **options)
     found: Path = fitted.explorer(folder / "explorer.html", genes=names[:40], partners=20, explained=2)
     return found
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("chromium")) as started:
-        yield started
 
 
 def typed(tab: Tab, text: str, enter: bool = True) -> None:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, Tab, chromium
+from browser import Browser, Tab
 from trace_cases import header, training, write
 from training_runs import LEAST, Started
 
 import knockgraph as kg
 
-pytestmark = pytest.mark.skipif(
-    chromium() is None, reason="no Chromium: install it (Debian: chromium), or name it in KNOCKGRAPH_CHROMIUM"
-)
-
 SHORT = ["--steps", "3", "--warmup", "2", "--epoch-limit", "0"]
 BENCH = ["--genes", "150", "--edges", "1500", "--relations", "2", "--repeats", "1", "--batch-size", "4"]
 CLASSES = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
 STEPS = ["--channels", "8", "--layers", "1", "--only", "hetero", "--only", "metabolism"]
+SMALL = [*LEAST, "model=hetero-small", "model.options.channels=8", "model.options.messages.layers=1"]
+GENES = ["--genes", "+".join(kg.demo_cell().genes.names[:2])]
 LEARN = ["--experiments", "200", "--epochs", "1", "--batch-size", "16", "--baseline", "additive", "--variant"]
 LEARN += ["learner: model=additive", "--variant", "bad: model=hetero-pairs"]
 # Case → the commands, and the pages that they make with how many pictures each has.
@@ -31,6 +28,7 @@ CASES: dict[str, tuple[list[list[str]], dict[str, int]]] = {
         [["train", "run_dir=run", *LEAST], ["evaluate", "run", "--part", "val", "--html", "evaluation.html"]],
         {"run/report.html": 3, "evaluation.html": 1},
     ),
+    "explanation": ([["train", "run_dir=run", *SMALL], ["explain", "run", *GENES, "-o", "why.html"]], {"why.html": 2}),
     "classes": ([["train", "run_dir=run", *LEAST, *CLASSES]], {"run/report.html": 2}),
     "strategies": ([["bench", "strategies", *BENCH, "--channels", "8", "--html", "page.html"]], {"page.html": 1}),
     "step": ([["bench", "step", *BENCH, *STEPS, "--html", "page.html"]], {"page.html": 1}),
@@ -82,14 +80,6 @@ LOOK = """(() => {
 })()"""
 OPEN = "document.querySelectorAll('details > summary').forEach(s => s.click())"
 SHOWN = "[...document.querySelectorAll('details pre')].every(p => p.getBoundingClientRect().height > 10)"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = chromium()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("chromium")) as started:
-        yield started
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -149,6 +139,14 @@ def test_the_pictures_of_a_run_fit_a_phone(browser: Browser, tmp_path: Path) -> 
     said = tab.evaluate("document.querySelector('.said').textContent")
     assert "on the test part: Pearson" in said
     assert tab.evaluate("document.querySelectorAll('tr.marked').length") == 1
+    tab.close()
+
+
+def test_the_parts_of_an_explanation_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
+    Started("train", "run_dir=run", *SMALL, cwd=tmp_path).wait()
+    Started("explain", "run", *GENES, "-o", "why.html", cwd=tmp_path).wait()
+    tab = Tab(browser, tmp_path / "why.html", 390, "light")
+    assert tab.evaluate(LOOK)["cut"] == []
     tab.close()
 
 

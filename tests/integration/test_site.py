@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from browser import Browser, Tab, chromium
+from browser import Browser, Tab
 
 ROOT = Path(__file__).parents[2]
 # What a browser fetches by itself; links that a reader follows are no trouble.
@@ -85,12 +85,8 @@ SEARCH = """new Promise(done => {
 })"""
 
 
-def test_the_search_works_from_the_disk(site: Path, tmp_path: Path) -> None:
-    program = chromium()
-    if program is None:
-        pytest.skip("there is no Chromium")
-    with Browser(program, tmp_path) as browser:
-        seen, found = Tab(browser, site / "start.html", 1280, "light").evaluate(SEARCH)
+def test_the_search_works_from_the_disk(site: Path, browser: Browser) -> None:
+    seen, found = Tab(browser, site / "start.html", 1280, "light").evaluate(SEARCH)
     assert seen
     assert any("api.html#knockgraph.PerturbedGraphs" in link for link in found)
     assert all(link.startswith(site.resolve().as_uri()) for link in found)

@@ -155,6 +155,33 @@ def test_smaller_types(name, backend, dtype, relative):
     check(CASES[name], dtype, backend, _device(backend), relative)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "name", ["random", "three-heads", "long-rows", "rectangular", "batch-5", "batch-1", "no-edges", "nobody-sends"]
+)
+def test_states_that_all_samples_share(name, backend, dtype, relative):
+    """The same as copies for every sample, whose gradients are added up."""
+    case, device = CASES[name], _device(backend)
+    source, target, attention, grad = (x.to(device) for x in case.states(dtype))
+    shared = [source[:, 0], target[:, 0], attention]
+    exact = [x.double().clone().requires_grad_() for x in shared]
+    wide = [x.unsqueeze(1).expand(-1, case.batch, -1, -1) for x in exact[:2]]
+    masks = case.masks(device)
+    expected = reference.attend(case.edges.to(device), *wide, exact[2], slope=case.slope, **masks)
+    expected.backward(grad.double())
+    inputs = [x.detach().clone().requires_grad_() for x in shared]
+    y = ops.attend(case.operator(device), *inputs, slope=case.slope, **masks, backend=backend)
+    assert y.dtype == dtype
+    y.backward(grad)
+    assert relative(y, expected) <= TOLERANCE[dtype]
+    for one, want in zip(inputs, exact, strict=True):
+        size = want.grad.norm() + 0.1 * grad.double().norm()
+        assert (one.grad.double() - want.grad).norm() <= TOLERANCE[dtype] * size
+    if case.keep_out is not None:
+        assert (y.detach().cpu()[~case.keep_out] == 0).all()
+
+
 def test_many_blocks(monkeypatch, relative):
     monkeypatch.setattr("knockgraph.ops.attention._CPU_COLUMNS", 1)
     monkeypatch.setattr("knockgraph.ops.attention._CPU_ENTRIES", 4)
@@ -248,7 +275,7 @@ def test_opcheck(name):
     a, b = operator.by_destination, operator.by_source
     tables = (a.ptr, a.indices, a.order, b.ptr, b.indices, b.order)
     *states, grad = case.states(torch.float32)
-    arguments = (*tables, *(x.requires_grad_() for x in states), case.keep_in, case.keep_out, 0.2, "cpu")
+    arguments = (*tables, *(x.requires_grad_() for x in states), case.keep_in, case.keep_out, None, 0.2, "cpu")
     torch.library.opcheck(torch.ops.knockgraph.csr_attend, arguments)
     y, lse = (x.detach() for x in torch.ops.knockgraph.csr_attend(*arguments))
     arguments = (*tables, *(x.detach() for x in states), case.keep_in, y, lse, grad, 0.2, "cpu")
@@ -319,6 +346,8 @@ def test_refuses():
         ((case.operator(), source, target, attention), {"keep_in": case.keep_in[1:]}, "keep_in must be"),
         ((case.operator(), source, target, attention), {"keep_out": case.keep_in[:, 1:]}, "keep_out must be"),
         ((case.operator(), source, target, attention), {"backend": "fast"}, "Unknown backend"),
+        ((case.operator(), source[:, 0], target[:, 0], attention), {}, "need keep_in or keep_out"),
+        ((case.operator(), source[:, 0], target, attention), {"keep_in": case.keep_in}, "floating point"),
     ]:
         with pytest.raises(StrategyError, match=message):
             ops.attend(*arguments, **options)

@@ -16,12 +16,14 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
 
 
-def operands(relations: int, rows: int, channels: int, layers: int, norm: bool = True) -> list[Tensor]:
+def operands(
+    relations: int, rows: int, channels: int, layers: int, norm: bool = True, own: str = "eps"
+) -> list[Tensor]:
     g = torch.Generator().manual_seed(0)
     shapes: list[tuple[int, ...]] = [
         (rows, channels),
         (relations, rows, channels),
-        (relations,),
+        {"eps": (relations,), "factors": (relations, rows), "maps": (relations, channels, channels)}[own],
         (layers, relations, channels, channels),
         (layers, relations, channels),
     ]
@@ -31,13 +33,19 @@ def operands(relations: int, rows: int, channels: int, layers: int, norm: bool =
 
 def slow(values: list[Tensor]) -> Tensor:
     """Relation by relation, with torch's own layers."""
-    own, neighbours, eps, weight, bias, *norm = values
+    own, neighbours, own_weight, weight, bias, *norm = values
     result = []
-    for r in range(len(eps)):
-        h = (1 + eps[r]) * own + neighbours[r]
+    for r in range(len(neighbours)):
+        h = neighbours[r]
+        if own_weight.dim() == 1:
+            h = h + (1 + own_weight[r]) * own
+        elif own_weight.dim() == 2:
+            h = h + torch.stack([factor * row for factor, row in zip(own_weight[r], own, strict=True)])
         for layer in range(len(weight)):
             h = nn.functional.gelu(h) if layer else h
             h = nn.functional.linear(h, weight[layer, r].t(), bias[layer, r])
+            if layer == 0 and own_weight.dim() == 3:
+                h = h + nn.functional.linear(own, own_weight[r].t())
         h = nn.functional.layer_norm(h, h.shape[-1:], norm[0][r], norm[1][r]) if norm else h
         result.append(nn.functional.gelu(h))
     return torch.stack(result)
@@ -61,37 +69,50 @@ def compare(found: list[Tensor], wanted: list[Tensor], tolerance: float) -> None
         assert error <= tolerance, (number, error)
 
 
+@pytest.mark.parametrize("own", ["eps", "factors", "maps"])
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("layers", [1, 4])
-def test_plain_equals_the_slow_form(layers: int, norm: bool) -> None:
-    values = [v.double().cpu() for v in operands(3, 9, 6, layers, norm)]
+def test_plain_equals_the_slow_form(layers: int, norm: bool, own: str) -> None:
+    values = [v.double().cpu() for v in operands(3, 9, 6, layers, norm, own)]
     dy = torch.randn(3, 9, 6, dtype=torch.float64)
     compare(run(values, dy, "torch"), run(values, dy, None), 1e-12)
 
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("relations", "rows", "channels", "layers", "norm"),
-    [(3, 70, 16, 4, True), (2, 130, 32, 2, True), (1, 1, 16, 1, True), (2, 130, 16, 3, False), (2, 20, 16, 5, True)],
+    ("relations", "rows", "channels", "layers", "norm", "own"),
+    [
+        (3, 70, 16, 4, True, "eps"),
+        (2, 130, 32, 2, True, "eps"),
+        (1, 1, 16, 1, True, "eps"),
+        (2, 130, 16, 3, False, "eps"),
+        (2, 20, 16, 5, True, "eps"),
+        (3, 130, 16, 1, True, "factors"),
+        (2, 70, 32, 2, False, "factors"),
+        (3, 130, 16, 1, True, "maps"),
+        (2, 70, 32, 2, False, "maps"),
+    ],
 )
-def test_fused_equals_plain(relations: int, rows: int, channels: int, layers: int, norm: bool) -> None:
-    values = operands(relations, rows, channels, layers, norm)
+def test_fused_equals_plain(relations: int, rows: int, channels: int, layers: int, norm: bool, own: str) -> None:
+    values = operands(relations, rows, channels, layers, norm, own)
     dy = torch.randn(relations, rows, channels, device=DEVICE)
     wanted = run([v.double() for v in values], dy, "torch")
     compare(run(values, dy, "triton"), wanted, 1e-5)
 
 
 @needs_triton
-def test_fused_half() -> None:
-    values = operands(2, 70, 32, 4)
+@pytest.mark.parametrize(("layers", "own"), [(4, "eps"), (1, "factors"), (1, "maps")])
+def test_fused_half(layers: int, own: str) -> None:
+    values = operands(2, 70, 32, layers, own=own)
     values[:2] = (v.to(HALF) for v in values[:2])
     dy = torch.randn(2, 70, 32, device=DEVICE).to(HALF)
     compare(run(values, dy, "triton"), run([v.double() for v in values], dy, "torch"), 0.05)
 
 
 @needs_triton
-def test_rows_that_are_not_there() -> None:
-    values = operands(2, 200, 16, 4)
+@pytest.mark.parametrize(("layers", "own"), [(4, "eps"), (1, "maps")])
+def test_rows_that_are_not_there(layers: int, own: str) -> None:
+    values = operands(2, 200, 16, layers, own=own)
     dy = torch.randn(2, 200, 16, device=DEVICE)
     short = [values[0][:150].double(), values[1][:, :150].double(), *(v.double() for v in values[2:])]
     wanted = run(short, dy[:, :150], "torch")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import test_pairwise
+import test_relation_attention
 import test_relation_mlp
 import torch
 
@@ -128,6 +129,7 @@ def test_tuning_takes_one_step_after_the_other(monkeypatch: pytest.MonkeyPatch) 
 @needs_triton
 def test_the_result_does_not_depend_on_the_tile() -> None:
     by_pair, by_relation = test_pairwise.operands(2, 40, 16, 16), test_relation_mlp.operands(2, 40, 16, 2)
+    of_relations = test_relation_attention.operands(3, 40, 16)
     dy = torch.randn(40, 16, generator=torch.Generator().manual_seed(1)).to(test_pairwise.DEVICE)
     results = []
     for change in ({"TILE": 64, "SHARES": 2}, {"TILE": 16, "SHARES": 3}):
@@ -137,6 +139,7 @@ def test_the_result_does_not_depend_on_the_tile() -> None:
         }
         with tiles.trying(given):
             pairs = test_pairwise.run(by_pair, dy, "triton", 40)
+            pairs += test_relation_attention.run(of_relations, dy, "triton", 2)
             results.append(pairs + test_relation_mlp.run(by_relation, dy.expand(2, -1, -1), "triton"))
     test_pairwise.compare(*results, 1e-5)
     assert not tiles._trial

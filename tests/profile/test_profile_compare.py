@@ -105,6 +105,17 @@ def test_conditions_first() -> None:
     assert explain.comparison(compared(a, a)).startswith("All conditions are equal.")
 
 
+def test_the_headline_has_the_batches_of_both() -> None:
+    """It had those of the first alone."""
+    sides = [profile(**{"batch per process": size, "genes": 1200, "relations": ["a", "b"]}) for size in (8, 16, 8)]
+    for side in sides:
+        side |= {"steps": 5, "warmup": 1, "machine": {"torch": "2", "cores": 4, "torch_threads": 1}}
+    text = "1,200 genes, 2 relations, 1,000 edges; {}; 5 steps after 1; 4 CPU cores, 1 thread, torch 2"
+    one = "batch 8 × 1 process, 32-true"
+    for b, said in ((1, f"{one} and batch 16 × 1 process, 32-true"), (2, one)):
+        assert report.conditions({"profile": "comparison", "a": sides[0], "b": sides[b]}) == text.format(said)
+
+
 def test_the_difference_of_the_phases_is_the_whole_difference() -> None:
     a = profile(spent={phases.FORWARD: 0.6, phases.LOSS: 0.1})
     b = profile(spent={phases.FORWARD: 0.9, phases.WAIT: 2.0}, steps=20)

@@ -88,6 +88,28 @@ def test_a_screen_survives_the_way_through_pyg(n, seed):
     assert there[0] == there[1]
 
 
+@pytest.mark.parametrize("first", [0, 2], ids=["the first", "a later one"])
+def test_samples_without_any_statistic_lack_the_attributes(first):
+    """torchcell leaves them out where no statistic was measured; all were lost if the first sample lacked them."""
+    samples = [s.clone() for s in SAMPLES]
+    for bare in (samples[0], samples[3]):
+        for name in ("values", "type_indices", "sample_indices", "types"):
+            del bare["gene"][f"phenotype_stat_{name}"]
+    order = [*range(first, 4), *range(first)]
+    there = Screen.from_pyg([samples[i] for i in order])
+    assert there == Screen.from_pyg([SAMPLES[i] for i in order])
+    assert np.nanmin(there.statistics["gene_interaction"]["p_value"]) == 0.5
+
+
+def test_the_values_before_a_transform():
+    """A dataset that standardises its labels keeps the original ones beside them."""
+    changed = [sample(["YAL001C"], [9.0], [0], phenotype_values_original=torch.tensor([0.5]))]
+    for form in (list, dataset):
+        assert Screen.from_pyg(form(changed)).phenotypes["fitness"].tolist() == [0.5]
+    with pytest.raises(ScreenError, match="sample 0 has no phenotype_values_original, but sample 1 has"):
+        Screen.from_pyg([SAMPLES[0], *changed])
+
+
 def test_types_in_any_order():
     mixed = [
         sample(["YAL001C"], [0.5, 0.25], [0, 1]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -163,3 +164,31 @@ def test_other_doses_are_no_replicates() -> None:
     assert reproducibility_ceiling(kg.Screen(genotypes, {"f": values}).bind(GRAPH)) is None
     twice = kg.Screen([*genotypes, *genotypes], {"f": np.append(values, values)}).bind(GRAPH)
     assert reproducibility_ceiling(twice) == pytest.approx(1.0)
+
+
+def test_a_gene_with_the_value_1_makes_no_other_genotype() -> None:
+    """Pure noise, each pair also written with an untouched gene: 43 of 56 test genotypes were trained on."""
+    random = np.random.default_rng(1)
+    names = [f"G{k}" for k in range(40)]
+    lists: list[list[str]] = []
+    for _ in range(60):
+        a, b, c = (names[k] for k in random.choice(40, 3, replace=False))
+        lists += [[a, f"{b}=0.3"], [a, f"{b}=0.30000000001", f"{c}=1"], [f"{c}=1"]]
+    screen = kg.Screen(lists, {"f": random.normal(size=len(lists))})
+    distinct = screen.genotypes.group
+    assert len(screen.merge_duplicates()) == len(set(distinct)) <= 61
+    for split in (splits.by_genotype(screen), splits.k_fold(screen)):
+        parts = [set(distinct[rows]) for rows in split.parts.values()]
+        assert sum(map(len, parts)) == len(set.union(*parts))
+    with pytest.raises(kg.SplitError, match="split by genotype"):
+        splits.random(screen)
+
+
+def test_an_unseen_gene_is_perturbed() -> None:
+    lists = [[a, b, f"{c}=1"] for a, b, c in itertools.permutations("ABCDEFGHI", 3)]
+    for unseen in ("one", "any", "all"):
+        split = splits.unseen_genes(kg.Screen(lists, {"f": np.arange(len(lists))}), unseen, 0.2)  # type: ignore[arg-type]
+        for part in ("val", "test"):
+            held = set(split.held_out[part])
+            assert all(held & set(lists[row][:2]) for row in split[part])
+            assert not any(held & {*lists[row][:2], lists[row][2][0]} for row in split["train"])

@@ -1,16 +1,20 @@
 """Presets on a folder of small files with the owners' names and layouts, and on the real ones where they are."""
 
+import gzip
 import json
 import re
+import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from source_files import write
 from test_networks import TAB3, TFLINK
-from test_sgd import LINES
+from test_sgd import LINES, feature
 from test_string import DETAILED
 from test_yeast_gem import YAML
 
@@ -28,6 +32,7 @@ from knockgraph.sources.presets import (
 )
 from knockgraph.sources.report import FileReport
 from knockgraph.sources.string import combine, read_string
+from knockgraph.sources.yeast_scale import yeast_scale_cell
 
 SCORES = "4932.YAL001C 4932.YAL002W 5 0 0 300 900 0 0 900\n4932.YAL001C 4932.YDR134C 0 0 0 0 7 0 0 7\n"
 
@@ -68,7 +73,7 @@ def test_the_yeast_preset(folder: Path) -> None:
     assert regulatory["unresolved_names"][0]["name"] == "REP1"
     assert regulatory["unresolved_names"][0]["why"] == "R0020C is on the 2-micron plasmid"
     text = "\n".join(report.lines())
-    assert "YDR134C: a blocked reading frame (1 rows)" in text
+    assert "YDR134C: a blocked reading frame (1 row)" in text
 
 
 def test_options(folder: Path) -> None:
@@ -223,7 +228,7 @@ def test_from_raw_files_to_graph_and_screen(folder: Path, tmp_path: Path, run: C
     assert page.count("<svg") == 2
     assert not re.search(r'(src|href)="https?:', page)
     words = ["screen", "import", "collins2007", "--from", str(folder), "-o", "c.parquet", "--json", "s.json"]
-    assert "REP1: R0020C is on the 2-micron plasmid (1 rows)" in run(*words)
+    assert "REP1: R0020C is on the 2-micron plasmid (1 row)" in run(*words)
     assert len(Screen.load(tmp_path / "c.parquet")) == 1
     assert json.loads((tmp_path / "s.json").read_text())["files"][-1]["read"] == 2
     refused = run(*words, "--unknown", "error", code=1)
@@ -289,6 +294,15 @@ def test_the_cell_of_dango(folder: Path) -> None:
     ]
     with pytest.raises(KnockgraphError, match=r"string12\.0-channels|v12\.0"):
         build_graph("dango-string12_0", only)
+    write(only / "4932.protein.links.detailed.v12.0.txt.gz", DETAILED + SCORES)
+    graph, report = build_graph("dango-string12_0", only)
+    assert {name: relation.num_edges for name, relation in graph.relations.items()} == {
+        **{f"string12_0_{name}": 0 for name in channels},
+        "string12_0_neighborhood": 2,
+        "string12_0_coexpression": 2,
+        "string12_0_experimental": 2,
+    }
+    assert report.files[-1].dropped == {"a name does not resolve": 1}
 
 
 def test_real_cell_of_dango(real: Path) -> None:
@@ -301,6 +315,79 @@ def test_real_cell_of_dango(real: Path) -> None:
         "string9_1_database": 66_972,
     }
     assert report.files[-1].notes == ["the file lacks 2 of the six channels: coexpression, experimental"]
+    # torchcell's notes give its cell graph of STRING 9.1, which has every pair once and a loop at each of 6,607 genes.
+    published = {"neighborhood": 52_208, "fusion": 7_965, "cooccurence": 9_266, "database": 40_093}
+    assert {name: edges[f"string9_1_{name}"] // 2 + 6_607 for name in published} == published
+
+
+def as_release(real: Path, folder: Path, release: str) -> Path:
+    """Real channels (of STRING 11.5, strong links only) in a file with the name and columns of another release."""
+    (known,) = (real / "string").glob("4932.protein.links.detailed.v11.5*")
+    made = folder / f"4932.protein.links.detailed.v{release}.txt.gz"
+    with gzip.open(known, "rt") as old, gzip.open(made, "wt") as new:
+        new.write(f"{old.readline().strip()} textmining combined_score\n")
+        new.writelines(f"{line.strip()} 0 900\n" for line in old)
+    shutil.copy(real / "genes" / "SGD_features.tab.gz", folder)
+    return folder
+
+
+@pytest.mark.parametrize("release", [pytest.param("11.0", marks=pytest.mark.full), "12.0"])
+def test_real_cell_of_dango_in_the_layout_of_later_releases(real: Path, tmp_path: Path, release: str) -> None:
+    name = f"string{release.replace('.', '_')}"
+    graph, report = build_graph(f"dango-{name}", as_release(real, tmp_path, release))
+    assert {relation: found.num_edges for relation, found in graph.relations.items()} == {
+        f"{name}_neighborhood": 15_312,
+        f"{name}_fusion": 982,
+        f"{name}_cooccurence": 2_456,
+        f"{name}_coexpression": 108_612,
+        f"{name}_experimental": 96_374,
+        f"{name}_database": 58_462,
+    }
+    assert report.files[-1].notes == []
+
+
+@pytest.mark.full
+def test_dango_runs_on_its_real_cell(real: Path, tmp_path: Path, command: Callable[..., tuple[str, str]]) -> None:
+    """Build, import, train, evaluate: torchcell's run on STRING 12.0 and its empty twin, a few steps of each."""
+    raw, cell, screen = as_release(real, tmp_path, "12.0"), tmp_path / "my.cellgraph", tmp_path / "my.parquet"
+    command("graph", "build", "--preset", "dango-string12_0", "--from", raw, "-o", cell)
+    scores = tmp_path / "scores"
+    scores.mkdir()
+    shutil.copy(real / "interactions" / "tau_sga_scored_sample.tsv.gz", scores)
+    command(
+        *("screen", "import", "kuzmin2018", "--table", "scores", "--from", scores, "--genes", raw, "-o", screen),
+    )
+    short = ["trainer=default", "trainer.accelerator=cpu", "trainer.max_epochs=1", "data.split.subset=200"]
+    for preset in ("torchcell-dango-string12_0", "torchcell-dango-string12_0-empty"):
+        words = [f"preset={preset}", f"data.cell={cell}", f"data.screen={screen}", f"run_dir={tmp_path / preset}"]
+        command("train", *words, *short, "trainer.baselines=[mean]", "trainer.progress_bar=false")
+        out, _ = command("evaluate", tmp_path / preset)
+        assert ("nothing to compare" in out) == preset.endswith("empty")
+
+
+@pytest.mark.full
+def test_cell_of_dango_of_full_size(tmp_path: Path) -> None:
+    """The six channels of the yeast-scale cell, written as STRING 12.0 publishes them, come back edge for edge."""
+    cell = yeast_scale_cell()
+    names = cell.genes.names
+    write(tmp_path / "SGD_features.tab.gz", "\n".join(feature("ORF", name) for name in names) + "\n")
+    channels = ("neighborhood", "fusion", "cooccurence", "coexpression", "experimental", "database")
+    scores = Counter()
+    for place, channel in enumerate(channels):
+        for edge in cell.relations[f"string12_0_{channel}"].edge_index.t().tolist():
+            scores[tuple(edge)] |= 1 << place
+    with gzip.open(tmp_path / "4932.protein.links.detailed.v12.0.txt.gz", "wt", compresslevel=1) as file:
+        file.write(f"protein1 protein2 {' '.join(channels)} textmining combined_score\n")
+        for (a, b), bits in scores.items():
+            if a != b:
+                found = " ".join(str(400 * (bits >> place & 1)) for place in range(6))
+                file.write(f"4932.{names[a]} 4932.{names[b]} {found} 0 400\n")
+    graph, _ = build_graph("dango-string12_0", tmp_path)
+    assert graph.genes.names == names
+    for channel in channels:
+        expected, found = (g.relations[f"string12_0_{channel}"].edge_index for g in (cell, graph))
+        expected = expected[:, expected[0] != expected[1]]
+        assert torch.equal(found.unique(dim=1), expected.unique(dim=1)), channel
 
 
 def test_real_string_channels_against_plain_python(real: Path) -> None:

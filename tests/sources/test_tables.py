@@ -119,6 +119,49 @@ def test_columns_beside_the_known_ones_are_ignored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "genes",
+    [
+        {"systematic_name": ["A", "B", "C"], "common_name": ["TFC3", "", ""], "aliases": ["x|y", "", "z"]},
+        {"id": [1, 2, 3], "ORF": ["A", "B", "C"], "Gene": ["TFC3", "", ""], "Synonyms": ["x; y", "", "z"]},
+        {"Symbol": ["TFC3", "", ""], "Locus tag": ["A", "B", "C"], "alias": ["x, y", "", "z"]},
+    ],
+)
+@pytest.mark.parametrize("form", [".tsv", ".parquet"])
+def test_gene_lists_with_other_names_of_columns(genes: Columns, form: str, tmp_path: Path) -> None:
+    report = ImportReport("tables", brief=True)
+    graph = read_graph(folder(tmp_path, {"source": ["tfc3"], "target": ["z"]}, genes, form), report=report)
+    assert graph.genes.names == ("A", "B", "C")
+    assert graph.genes.aliases == {"A": ("TFC3", "x", "y"), "C": ("", "z")}
+    said = "\n".join(report.lines())
+    assert f"genes: 3 rows of genes{form} → 3 genes, 2 with other names" in said
+    assert "gene from " in said
+    assert ("not used: id" in said) == ("id" in genes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (("Interactor A", "Interactor B"), "gene_a from Interactor A, gene_b from Interactor B"),
+        (("protein1", "protein2"), "gene_a from protein1, gene_b from protein2"),
+        (("regulator", "target"), "source from regulator"),
+        (("TF", "Target gene"), "source from TF, target from Target gene"),
+    ],
+)
+@pytest.mark.parametrize("form", [".tsv", ".parquet"])
+def test_edges_with_other_names_of_columns(columns: tuple[str, str], said: str, form: str, tmp_path: Path) -> None:
+    report = ImportReport("tables", brief=True)
+    edges = {"Evidence": ["ms"], columns[0]: ["A"], columns[1]: ["B"], "Weight": [0.5]}
+    relation = read_graph(folder(tmp_path, edges, form=form), report=report).relations["physical"]
+    undirected = "gene_a" in said
+    assert relation.edge_index.T.tolist() == [[0, 1], [1, 0]][: 1 + undirected]
+    assert relation.weight is not None
+    assert relation.weight.tolist() == [0.5] * (1 + undirected)
+    lines = "\n".join(report.lines())
+    assert f"note: columns: {said}" in lines
+    assert "not used: Evidence" in lines
+
+
+@pytest.mark.parametrize(
     ("edges", "kind", "text"),
     [
         (
@@ -127,7 +170,11 @@ def test_columns_beside_the_known_ones_are_ignored(tmp_path: Path) -> None:
             "physical.csv: 3 names do not resolve among 3 genes: Q1, Q2, Q3; correct them, or .* --unknown drop",
         ),
         ({"source": ["A"], "target": [""]}, UnknownGeneError, r"physical.csv: 1 name does not resolve .*\(blank\)"),
-        ({"from": ["A"], "to": ["B"]}, GraphError, r"physical.csv needs the columns source,target \(directed\) or"),
+        (
+            {"from": ["A"], "to": ["B"]},
+            GraphError,
+            r"physical.csv needs the columns source,target \(directed\) or .*; it has from and to; rename two of them",
+        ),
         ({"source": ["A"], "gene_b": ["B"]}, GraphError, "physical.csv needs the columns source,target"),
         (
             {"source": ["A"], "target": ["B"], "weight": ["high"]},
@@ -163,7 +210,7 @@ def test_edges_with_unknown_names_are_dropped_when_asked(tmp_path: Path) -> None
         (1, 2, 4.0),
         (2, 1, 4.0),
     ]
-    (file,) = report.files
+    _, file = report.files
     assert file.dropped == {"a name that is not in the gene list": 2}
     assert [str(u) for u in file.unresolved] == ["Q1", "Q2"]
 
@@ -197,7 +244,11 @@ def test_missing_gene_in_parquet_edges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("genes", "kind", "text"),
     [
-        ({"name": ["A"]}, GraphError, "genes.csv has no column 'gene'; it has name"),
+        (
+            {"name": ["A"]},
+            GraphError,
+            r"genes.csv has no column 'gene' \(or .*\); it has name; rename",
+        ),
         ({"gene": ["A", "B", "A"]}, GraphError, "genes.csv: gene names must be unique.* 'A'"),
         ({"gene": ["A", ""], "standard": ["x", "y"]}, GraphError, "genes.csv: gene 1 has the name ''"),
         ({"gene": []}, GraphError, "at least one gene"),

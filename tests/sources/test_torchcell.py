@@ -79,7 +79,7 @@ def imported(path: Path) -> tuple[Screen, ImportReport]:
     return import_screen("torchcell", path)
 
 
-@pytest.mark.parametrize("place", ["processed/lmdb", "lmdb", "raw/lmdb", "."])
+@pytest.mark.parametrize("place", ["processed/lmdb", "lmdb", "deduplication/lmdb", "raw/lmdb", "."])
 def test_types_statistics_and_repeated_measurements(place, tmp_path):
     write(tmp_path / "data" / place, RECORDS)
     screen, report = imported(tmp_path / "data")
@@ -102,6 +102,54 @@ def test_as_earlier_versions_spell_it(tmp_path):
     assert imported(tmp_path / "x")[0] == Screen(
         [["YAL001C"]], {"fitness": [0.5]}, {"fitness": {"std": [0.125]}}, "one"
     )
+
+
+def at(degrees, **one) -> dict:
+    one["experiment"]["environment"]["temperature"] = {"value": degrees, "unit": "Celsius"}
+    return one
+
+
+def test_several_environments_are_told_apart_by_the_source(tmp_path):
+    """They were merged in silence."""
+    records = {
+        "1": [at(30.0, **experiment(A, fitness(0.5))), at(37.0, **experiment(A, fitness(0.25)))],
+        "0": [at(30.0, **experiment(B, interaction(0.5, None))), at(37.0, **experiment(B, fitness(0.125), "two"))],
+    }
+    write(tmp_path / "x", records)
+    screen, report = imported(tmp_path / "x")
+    warm, hot = "(YPD solid 30 Celsius)", "(YPD solid 37 Celsius)"
+    assert screen == Screen(
+        [[*B], [*A], [*A]],
+        {"gene_interaction": [0.5, np.nan, np.nan], "fitness": [0.125, 0.5, 0.25]},
+        source=[f"one {warm}+two {hot}", f"one {warm}", f"one {hot}"],
+    )
+    assert report.files[0].notes[1] == (
+        "experiments of 2 environments share their columns, as in torchcell; the source of each says which it is: "
+        "YPD solid 30 Celsius (2) and YPD solid 37 Celsius (2)"
+    )
+
+
+def test_statistics_that_are_undefined_or_of_nothing(tmp_path):
+    """A standard error of one measurement is infinite in torchcell, and the import was refused."""
+    table = {"label_name": "size", "label_statistic_name": "size_cv", "size": {"a": 2.0}, "size_cv": {"b": 0.5}}
+    records = [
+        experiment(A, fitness(0.5, float("inf"))),
+        experiment(A, fitness(0.25, float("nan"))),
+        experiment(A, {"label_name": "viable", "viable": True}),
+        experiment(A, table),
+    ]
+    write(tmp_path / "x", {"7": records})
+    screen, report = imported(tmp_path / "x")
+    assert screen == Screen(
+        [[*A], [*A]],
+        {"fitness": [0.5, 0.25], "viable": [1.0, np.nan], "size_a": [2.0, np.nan]},
+        {"fitness": {"std": [np.nan, np.nan]}},
+        "one",
+    )
+    assert report.files[0].notes == [
+        "infinite statistics are taken for missing: 1",
+        "statistics of which no phenotype has the name are left out: 1",
+    ]
 
 
 def test_tables_of_numbers(tmp_path):

@@ -60,6 +60,7 @@ EXPECTED = [(("YAL001C", "YBR002W"), -0.31), (("YCL003W",), 0.5)]
         "# made, by, me\n#genotype\tscore\nYAL001C+YBR002W\t-0.31\nYCL003W\t0.5\n",
         "sep=;\ngenotype;score\nYAL001C+YBR002W;-0.31\nYCL003W;0.5\n",
         "Table S1. Scores of double mutants\n\ngenotype,score\nYAL001C+YBR002W,-0.31\nYCL003W,0.5\n",
+        "Scores;;\n;;\nGenotype;Score;Remark\nYAL001C+YBR002W;-0,31;\n;;\nYCL003W;0,5;x\n;;\n ; ;\n",
         "\ufeffgenotype,score\r\nYAL001C+YBR002W,-0.31\r\n\r\nYCL003W,0.5",
         '"genotype"\t"score"\n"1"\t"YAL001C+YBR002W"\t-0.31\n"2"\t"YCL003W"\t0.5\n',
         'index,genotype,score,remark\n0,YAL001C+YBR002W,-0.31,5" plate\n1,YCL003W,0.5,ok\n',
@@ -71,6 +72,64 @@ def test_one_screen_in_many_tables(text: str, tmp_path: Path) -> None:
         assert pairs(screen) == EXPECTED
         assert (reading.read, reading.kept, reading.dropped) == (2, {"experiments": 2}, {})
         assert [tuple(genes) for genes in read_genotypes(tmp_path / name).genotypes] == [g for g, _ in EXPECTED]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Genotype,score\nYAL001CΔ YBR002WΔ,-0.31\nYCL003W∆0,0.5\n",
+        "genotype,score\nYAL001C-Δ::kanMX YBR002W::natMX4,-0.31\nYCL003WΔ,0.5\n",
+        "gene_a,gene_b,score\nΔYAL001C,YBR002WΔ::kanMX6,-0.31\nYCL003W_Δ,,0.5\n",
+    ],
+)
+def test_deletions_may_be_marked(text: str, tmp_path: Path) -> None:
+    screen, reading = read(tmp_path, text)
+    assert pairs(screen) == EXPECTED
+    assert any("3 names are read without the mark of a deletion: " in note for note in reading.notes)
+
+
+MATRIX = "query;a;b;C\nA;;-0,5;0,25\nb;-0,5;9;\n"
+
+
+@pytest.mark.parametrize("text", [MATRIX, MATRIX.replace("query", ""), MATRIX.replace("query", "Gene")])
+def test_a_matrix_that_is_symmetric_counts_once(text: str, tmp_path: Path) -> None:
+    screen, reading = read(tmp_path, text)
+    assert [(set(genes), value) for genes, value in pairs(screen)] == [({"A", "b"}, -0.5), ({"A", "C"}, 0.25)]
+    said = str(reading)
+    assert "phenotypes: score" in said
+    assert "a matrix: 2 genes in rows (named by " in said
+    assert "cells of a gene with itself are left out: 1" in said
+    assert "cells that repeat the one across the diagonal are left out: 1" in said
+
+
+def test_a_matrix_whose_sides_differ_keeps_both(tmp_path: Path) -> None:
+    screen, _ = read(tmp_path, "x,a,b,c\na,,1,2\nb,3,,4\n", phenotypes=["tau"])
+    assert list(screen.phenotypes) == ["tau"]
+    assert pairs(screen) == [(("a", "b"), 1.0), (("a", "c"), 2.0), (("a", "b"), 3.0), (("b", "c"), 4.0)]
+
+
+def test_a_matrix_with_other_names_must_be_said(tmp_path: Path) -> None:
+    text = "ORF,TFC3,VPS8\nYAL003W,0.5,\nYAL004W,,-1\n"
+    assert list(read(tmp_path, text)[0].phenotypes) == ["TFC3", "VPS8"]
+    screen, _ = read(tmp_path, text, matrix=True)
+    assert pairs(screen) == [(("TFC3", "YAL003W"), 0.5), (("VPS8", "YAL004W"), -1.0)]
+    with pytest.raises(ScreenError, match=r"or say --matrix if rows and columns are genes"):
+        read(tmp_path, text.replace("ORF", "thing"))
+    with pytest.raises(ScreenError, match=r"is no matrix: no column but 'thing' holds numbers; leave out --matrix"):
+        read(tmp_path, "thing,other\nx,y\n", matrix=True)
+
+
+def test_a_matrix_of_pandas() -> None:
+    pd = pytest.importorskip("pandas")
+    values = pd.DataFrame([[None, -0.5, 0.25]], index=["A"], columns=["A", "b", "C"])
+    assert pairs(read_table(values)[0]) == [(("A", "b"), -0.5), (("A", "C"), 0.25)]
+
+
+def test_blank_rows_of_a_dataframe(tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    table = pd.read_csv(write(tmp_path, "genotype;score;n\nA+B;0,5;x\n;;\n"), sep=";", decimal=",")
+    screen, reading = read_table(table)
+    assert (pairs(screen), reading.read) == ([(("A", "B"), 0.5)], 1)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16"])
@@ -94,6 +153,7 @@ def test_the_report_says_how_the_table_was_understood(tmp_path: Path) -> None:
         "  phenotypes: score (with std from score_sd and p_value from P-Value)",
         "  set aside: Nr (it numbers the rows), Strain (text), n/a (empty in the first 3 rows)",
         "  rows: 3 read, 2 kept; 1 left out: no value for score",
+        "  genotypes: 1 with 1 gene, 1 with 2 genes",
         "  note: 1 row names the same gene twice, which counts once",
         "  first row: YAL001C+YBR002W, score -0.31",
     ]
@@ -231,7 +291,7 @@ def test_untidy_tables_of_a_graph(tmp_path: Path) -> None:
     assert graph.relations["regulatory"].edge_index.tolist() == [[0], [1]]
     write(tmp_path, "Gene A;Gene B;Weight\nYAL001C;YBR002W;0,83\nYAL001C;YAL001C;high\n", "relations/physical.csv")
     with pytest.raises(
-        KnockgraphError, match=r"physical\.csv, line 2: column 'weight' is not numeric, it holds '0,83'"
+        KnockgraphError, match=r"physical\.csv, line 2: column 'Weight' is not numeric, it holds '0,83'"
     ):
         read_graph(tmp_path)
 

@@ -4,6 +4,7 @@ import math
 import os
 import pickle
 import resource
+import shlex
 import shutil
 import signal
 from collections import OrderedDict
@@ -22,7 +23,8 @@ import knockgraph as kg
 from knockgraph.container import write_container
 from knockgraph.run import train
 from knockgraph.train import checkpoints
-from knockgraph.train.checkpoints import LAST, PREVIOUS, load, newest_valid, save
+from knockgraph.train.checkpoints import LAST, PREVIOUS, load, newest_valid, resume_command, save
+from knockgraph.train.config import compose
 
 DTYPES = [
     torch.float64,
@@ -381,3 +383,14 @@ def test_checkpoints_of_a_run(finished: Path) -> None:
     state = load(folder / LAST)
     assert state["global_step"] == 16
     assert not [name for name in weights(finished) if name.startswith("strategy.")]  # tables stay out of it
+
+
+@pytest.mark.parametrize(
+    "name", ["runs/my", "my run", "a[1]", "it's", "δ", "a,b=c", "{q}", "$HOME", "tail\\", "x'y\"\\'"]
+)
+def test_the_command_that_continues_a_run_is_one(name: str) -> None:
+    """``run_dir=my run [1]`` is two words for a shell and no value for Hydra."""
+    first, second, *words = shlex.split(resume_command(Path(name)))
+    assert (first, second) == ("knockgraph", "train")
+    found = compose(words)
+    assert (found.run_dir, found.resume) == (name, True)

@@ -14,7 +14,7 @@ from training_runs import config
 import knockgraph as kg
 from knockgraph.predict import RunPredictor, predict
 from knockgraph.run import train
-from knockgraph.train.intervals import COVERAGE, LEVELS, Intervals, half_width
+from knockgraph.train.intervals import COVERAGE, LEVELS, Intervals, by_chance, half_width
 
 Command = Callable[..., tuple[str, str]]
 
@@ -59,13 +59,33 @@ def test_missing_labels_and_few(tmp_path: Path) -> None:
     (tmp_path / "intervals.json").write_text("{}")
     with pytest.raises(kg.FileFormatError, match=r"intervals.json cannot be read: 'half_widths'; remove it"):
         Intervals.load(tmp_path, "last")
+    (tmp_path / "intervals.json").write_text("[" * 100_000)
+    with pytest.raises(kg.FileFormatError, match=r"intervals.json cannot be read: .*recursion"):
+        Intervals.load(tmp_path, "last")
+
+
+@pytest.mark.parametrize(("labels", "tested"), [(800, 800), (613, 611), (54, 5000), (5000, 57)])
+def test_what_is_within_chance(labels: int, tested: int) -> None:
+    """Against the exact distribution, and against intervals of random errors."""
+    from scipy.stats import betabinom
+
+    low, high = by_chance(labels, tested, 0.9)
+    rank = math.ceil((labels + 1) * 0.9)
+    exact = betabinom(tested, rank, labels + 1 - rank)
+    assert low == pytest.approx(exact.ppf(0.025) / tested, abs=0.02)
+    assert high == pytest.approx(exact.ppf(0.975) / tested, abs=0.02)
+    random = np.random.default_rng(0)
+    errors = random.exponential(size=(2000, labels + tested))
+    q = np.array([half_width(np.sort(row[:labels]), 0.9) for row in errors])
+    shares = (errors[:, labels:] <= q[:, None]).mean(1)
+    assert 0.93 < ((low <= shares) & (shares <= high)).mean() < 0.98
 
 
 def test_a_run_keeps_them(finished: Path, command: Command) -> None:
     """16 validation labels: the 90 % half width is the largest error, as computed here from the predictions alone."""
     kept = json.loads((finished / "intervals.json").read_text())
     assert (kept["checkpoint"], kept["phenotypes"], kept["labels"]) == ("best-error", ["gene_interaction"], [16])
-    predictor = RunPredictor(finished, say=lambda _: None)
+    predictor = RunPredictor(finished, note=lambda _: None)
     split, screen = kg.Split.load(finished / "data.split"), kg.demo_screen(160)
     lines: list[str] = []
     texts = ["+".join(screen.genotypes[row]) or "WT" for row in split["val"]]
@@ -78,7 +98,10 @@ def test_a_run_keeps_them(finished: Path, command: Command) -> None:
     result = json.loads((finished / "result.json").read_text())
     y, p, q = (np.array(x) for x in (result["measured"], result["predicted"], kept["half_widths"]["0.9"][0]))
     assert result["intervals"]["measured"] == [pytest.approx(float(np.mean(np.abs(y - p) <= q)))]
+    ((low, high),) = result["intervals"]["by_chance"]
+    assert 0.5 < low < 0.9 < high <= 1
     said, _ = command("evaluate", str(finished))
+    assert f"({100 * low:.1f} to {100 * high:.1f} % is within chance)" in " ".join(said.split())
     assert f"90 % intervals (prediction ± {q:.3g}, from the validation part)" in said
     assert "90 % intervals" in (finished / "report.html").read_text()
 

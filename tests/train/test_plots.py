@@ -66,3 +66,19 @@ def test_classes_have_curves_only(tmp_path: Path) -> None:
 def test_none_by_default(tmp_path: Path) -> None:
     train(config(f"run_dir={tmp_path}/run"), say=lambda _: None)
     assert not (tmp_path / "run" / "plots").exists()
+
+
+@pytest.mark.parametrize("values", [[-0.0045, -0.00357, -0.000363], [-4.15e-4, 1.22e-4, -5.6e-05], [12.0], [0.0], []])
+def test_the_values_of_signed_bars_stay_within_the_axes(values: list[float]) -> None:
+    """Else the longest one would be written over the names of the bars."""
+    from matplotlib import pyplot as plt
+
+    figure = plots.signed_bars_figure({f"GENE{k}": v for k, v in enumerate(values)}, "part", "by gene")
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    inside = axes.get_window_extent()
+    for text in axes.texts:
+        box = text.get_window_extent()
+        assert inside.x0 <= box.x0
+        assert box.x1 <= inside.x1 + 1
+    plt.close(figure)

@@ -14,12 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from training_runs import Started, config
+from training_runs import LEAST, Started, config
 
 import knockgraph as kg
 from knockgraph import predict
 from knockgraph.run import train
 from knockgraph.train import memory
+from knockgraph.train.config import load
+from knockgraph.train.data import TrainingData
 from knockgraph.train.predictor import Predictor
 from knockgraph.train.run import load_task
 
@@ -337,7 +339,9 @@ def test_an_approximate_strategy_says_so(tmp_path: Path, command: Callable[..., 
     note = "the strategy neighborhood is approximate with these options: the model hetero reaches 3 hops"
     assert any(note in text for text in said)
     assert note in " ".join(command("evaluate", str(directory))[0].split())
-    assert note in command("predict", str(directory), "--genes", A)[0]
+    out, err = command("predict", str(directory), "--genes", A)
+    assert note in " ".join(err.split())
+    assert out.startswith("genotype\t")
     assert note.capitalize() in (directory / "report.html").read_text()
     assert json.loads((directory / "result.json").read_text())["approximation"].startswith(note)
     assert "approximate" not in command("predict", str(directory), "--genes", A, "--strategy", "node-mask")[0]
@@ -437,12 +441,52 @@ def test_a_checkpoint_of_another_graph(finished: Path, tmp_path: Path, command: 
         assert err.count("\n") == 1
 
 
+def test_a_run_that_ended_before_its_first_validation_predicts_with_its_last_state(
+    tmp_path: Path, command: Command
+) -> None:
+    directory, said = tmp_path / "run", []
+    train(config(f"run_dir={directory}", *LEAST, "trainer.max_steps=2"), say=said.append)
+    assert any("ended before its first validation, so its last state is tested" in text for text in said)
+    out, err = command("predict", str(directory), "--genes", A)
+    assert "has not validated, so there is no checkpoint best-error; its last state predicts" in " ".join(err.split())
+    assert out.startswith("genotype\tgene_interaction\tlower\tupper\tstandard\n")  # with the intervals of that state
+    assert command("predict", str(directory), "--genes", A, "--checkpoint", "last")[0] == out
+    assert "has no checkpoint 'best-score'; it has last" in command(
+        "predict", str(directory), "--genes", A, "--checkpoint", "best-score", code=1
+    )[1].replace("and previous", "")
+    command("evaluate", str(directory))
+    command("explain", str(directory), "--genes", A)
+
+
+def test_genes_that_training_never_deleted_are_named(tmp_path: Path, command: Command) -> None:
+    directory = tmp_path / "run"
+    train(config(f"run_dir={directory}", *LEAST), say=lambda _: None)
+    data = TrainingData.from_directory(load(directory / "config.yaml"), directory)
+    deleted = data.deleted("train").tolist()
+    names, standard = data.graph.genes.names, data.graph.genes.standard
+    known = [gene for gene, was in enumerate(deleted) if was]
+    new = [gene for gene, was in enumerate(deleted) if not was]
+    assert "never deleted" not in command("predict", str(directory), "--genes", names[known[0]])[1]
+    genotype = f"{names[new[0]]}+{names[new[1]]}+{names[known[0]]}"
+    for words in (("predict", str(directory), "--genes", genotype), ("explain", str(directory), "--genes", genotype)):
+        err = " ".join(command(*words)[1].split())
+        assert f"note: 2 genes were never deleted in training ({standard(new[0])} and {standard(new[1])})" in err
+        assert "a run with the split unseen-genes says how good they are" in err
+    fitted = kg.load(directory)
+    with pytest.warns(UserWarning, match=rf"1 gene was never deleted in training \({standard(new[0])}\): expect less"):
+        fitted.predict([[names[new[0]], names[known[0]]]])
+    with pytest.warns(UserWarning, match=r"never deleted in training"):
+        fitted.explain([names[new[0]]])
+    with pytest.warns(UserWarning, match=r"3 genes were never deleted in training"):
+        fitted.candidates(top=3, genes=[names[gene] for gene in new[:3]])
+
+
 def test_missing_parts_of_a_run(finished: Path, tmp_path: Path, command: Command) -> None:
     assert "is not a run directory" in command("predict", str(tmp_path / "no"), "--genes", A, code=1)[1].replace(
         f"is {tmp_path / 'no'} a run", "is not a run"
     )
     _, err = command("predict", str(finished), "--genes", A, "--checkpoint", "best", code=1)
-    assert "has no checkpoint 'best'" in err
+    assert "has no checkpoint 'best'; it has best-error, best-score, last" in err
     directory = shutil.copytree(finished, tmp_path / "run")
     (directory / "cell.cellgraph").unlink()
     assert "cannot read" in command("predict", str(directory), "--genes", A, code=1)[1]
@@ -573,6 +617,42 @@ def test_the_foremost_pairs(finished: Path, command: Command, tmp_path: Path) ->
         ]
     shown, _ = command("predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"), "--top", "30")
     assert len(shown.splitlines()) == 31
+
+
+def test_pieces_of_another_prediction(
+    finished: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prediction that was stopped takes up its pieces: not those of genes that the file named before."""
+    words = ["predict", str(finished), "--all-pairs", str(tmp_path / "genes.txt"), "--batch-size", "50"]
+    other, out = tmp_path / "other.parquet", tmp_path / "out.parquet"
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names[10:26]))
+    command(*words, "-o", str(other))
+    monkeypatch.setattr(predict, "_PIECE", 50)
+    whole, calls = predict._stream, itertools.count()
+
+    def stopped(*given: Any) -> int:
+        if next(calls) == 2:
+            raise kg.KnockgraphError("stopped")
+        return whole(*given)
+
+    monkeypatch.setattr(predict, "_stream", stopped)
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names[:16]))
+    assert "stopped" in command(*words, "-o", str(out), code=1)[1]
+    for option in (["--precision", "bf16"], ["--strategy", "neighborhood"], ["--coverage", "0.8"]):
+        assert "holds pieces of another prediction" in command(*words, *option, "-o", str(out), code=1)[1]
+    command(*words, "-o", str(out))
+    assert next(calls) == 4  # two pieces were there, the third was left
+    assert not (tmp_path / "out.parquet.parts").exists()
+    folder = tmp_path / "out.parquet.parts"
+    folder.mkdir()
+    (folder / "about.json").write_text("{")
+    assert "holds pieces of another prediction" in command(*words, "-o", str(out), code=1)[1]
+    shutil.rmtree(folder)
+    calls = itertools.count()
+    assert "stopped" in command(*words, "-o", str(out), code=1)[1]
+    (tmp_path / "genes.txt").write_text("\n".join(GENES.names[10:26]))
+    command(*words, "-o", str(out))
+    assert [genes for genes, _ in table(out)] == [genes for genes, _ in table(other)]
 
 
 def test_all_pairs_of_the_graph(finished: Path, command: Command, tmp_path: Path) -> None:

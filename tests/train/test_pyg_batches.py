@@ -96,6 +96,33 @@ def test_its_data_module_trains_as_ours(graph: kg.CellGraph, screen: kg.BoundScr
     assert torch.equal(ours.validated[0], theirs.validated[0])
 
 
+def as_subgraph(sample: HeteroData) -> HeteroData:
+    """As torchcell's SubgraphRepresentation: only genes that are left are nodes, with features of their own."""
+    made = foreign(sample, phenotype_values_original=sample["gene"].phenotype_values, perturbed_genes=None)
+    gene = made["gene"]
+    gene.ids_pert = sample["gene"].perturbed_genes
+    gene.num_nodes = int(gene.mask.sum())
+    gene.x, gene.x_pert = torch.zeros(gene.num_nodes, 2), torch.zeros(len(gene.perturbation_indices), 2)
+    gene.phenotype_values = gene.phenotype_values * 7 + 3  # standardised by a transform of the dataset
+    made["gene", "physical", "gene"].edge_index = torch.zeros(2, 5, dtype=torch.long)
+    return made
+
+
+def test_its_subgraphs_and_standardised_labels(graph: kg.CellGraph, screen: kg.BoundScreen, task: Task) -> None:
+    samples = [as_subgraph(s) for s in kg.PerturbationDataset(screen, graph)][:6]
+    (batch,) = DataLoader(samples, 6, follow_batch=FOLLOW)
+    made, expected = task.as_batch(batch), screen.batch(torch.arange(6))
+    assert made.num_genes == graph.num_genes
+    assert torch.equal(made.perturbation_indices, expected.perturbation_indices)
+    assert made.phenotype_values is not None
+    assert expected.phenotype_values is not None
+    assert torch.equal(made.phenotype_values, expected.phenotype_values)
+    assert fitted(task, samples).global_step == 5
+    # What its data module follows by default.
+    with pytest.raises(MissingPointerError, match="add follow_batch to the loader"):
+        fitted(task, samples, ["x", "x_pert"])
+
+
 def test_a_batch_by_itself(task: Task, graph: kg.CellGraph, screen: kg.BoundScreen) -> None:
     samples = [foreign(s) for s in kg.PerturbationDataset(screen, graph)][:3]
     (batch,) = DataLoader(samples, 3, follow_batch=FOLLOW)

@@ -22,13 +22,13 @@ LONG = ["trainer.max_epochs=100000", "trainer.checkpoint_every_n_steps=7"]
 CODES = {signal.SIGTERM: 75, signal.SIGUSR1: 75, signal.SIGHUP: 75, signal.SIGINT: 130}
 
 
-def raised(at: str, number: int, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def raised(at: str, number: int, call: int, monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
     """The process hears a signal in the n-th call of a method of the task."""
     original, calls = getattr(Task, at), []
 
     def heard(self: Task, *arguments: Any) -> Any:
         calls.append(1)
-        if len(calls) == call:
+        for _ in range(times if len(calls) == call else 0):
             os.kill(os.getpid(), number)
         return original(self, *arguments)
 
@@ -62,6 +62,15 @@ def test_nothing_is_lost(
     train(config(f"run_dir={tmp_path}/run", "resume=true"), say=lambda _: None)
     found = differences(tmp_path / "whole", tmp_path / "run")
     assert not [place for place in found if "previous" not in place]  # a run that is saved once more has another one
+
+
+@pytest.mark.parametrize(("number", "saved"), [(signal.SIGTERM, True), (signal.SIGUSR1, True), (signal.SIGINT, False)])
+def test_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, saved: bool) -> None:
+    """Schedulers send a signal again, and srun passes it on: the step was left without saving. Ctrl-C means it."""
+    raised("training_step", number, 2, monkeypatch, times=2)
+    with pytest.raises(InterruptedRun) as stopped:
+        train(config(f"run_dir={tmp_path}/run"), say=lambda _: None)
+    assert (stopped.value.by, stopped.value.resumable) == (number, saved)
 
 
 def test_a_handler_of_somebody_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -437,6 +437,12 @@ def test_a_first_cycle_within_the_warm_up() -> None:
         config("scheduler.first_cycle_steps=50", "scheduler.warmup_steps=50")
 
 
+@pytest.mark.parametrize("name", ["plateau", "none"])
+def test_some_steps_without_a_schedule_that_counts_them(run: Run, name: str) -> None:
+    """The model is told how many epochs there will be before Lightning has counted the batches."""
+    assert len(logged(run(f"scheduler.name={name}", "trainer.max_steps=3"), "train/loss")) == 3
+
+
 def test_overfitting_some_batches(run: Run, watched: type[Watched]) -> None:
     run("trainer.overfit_batches=2", "trainer.max_epochs=3", "loader.batch_size=8")
     assert [step["samples"] for step in watched.seen] == [8] * 6

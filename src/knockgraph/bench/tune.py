@@ -106,6 +106,8 @@ def _work(
     own, eps = made(rows, channels), made(relations)
     weight, bias = made(4, relations, channels, channels), made(4, relations, channels)
     norm = (made(relations, channels), made(relations, channels))
+    qkv, qkv_bias = made(3 * channels, channels), made(3 * channels)
+    out, out_bias = made(channels, channels), made(channels)
 
     def mix() -> None:
         y = ops.mix_pairs(h, weights, tables, backend="triton")
@@ -115,7 +117,11 @@ def _work(
         y = ops.relation_mlp(own, h, eps, weight, bias, norm, backend="triton")
         torch.autograd.grad(y.sum(), (own, h, eps, weight, bias, *norm))
 
-    return {"pairs": mix, "MLPs": mlp}
+    def attend() -> None:
+        y = ops.mix_relations(h, (qkv, qkv_bias), (out, out_bias), heads=4, backend="triton")
+        torch.autograd.grad(y.sum(), (h, qkv, qkv_bias, out, out_bias))
+
+    return {"pairs": mix, "MLPs": mlp, "relations": attend}
 
 
 def _timed(work: Callable[[], None], chosen: dict[str, Tile], repeats: int) -> float | None:

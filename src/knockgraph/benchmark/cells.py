@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import multiprocessing
 import os
@@ -22,8 +24,7 @@ from knockgraph.errors import KnockgraphError
 from knockgraph.evaluate import predict_rows, scorer
 from knockgraph.files import atomic_write, write_json
 from knockgraph.models.fitted import FittedModel
-from knockgraph.train import checkpoints
-from knockgraph.train.config import compose
+from knockgraph.train.config import compose, quoted
 from knockgraph.train.data import TrainingData
 from knockgraph.train.predictor import Say
 from knockgraph.train.run import fit, load_task
@@ -34,15 +35,41 @@ _RESULT, _PREDICTIONS, _RUN = "cell.json", "predictions.safetensors", "run"
 
 
 def finished(folder: Path, cell: Cell) -> dict[str, Any] | None:
-    """The result of a cell that has been run with the same overrides; else ``None``."""
-    path = folder / cell.place / _RESULT
-    if not path.is_file():
+    """The result of a cell that has been run with the same overrides on the same files; else ``None``."""
+    found = _read(folder / cell.place / _RESULT)
+    if found.get("candidates") != [list(words) for words in cell.candidates]:
         return None
+    return found if _same_inputs(found, [_inputs(words) for words in cell.candidates]) else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What was kept; nothing where it is damaged or absent."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    return found if found.get("candidates") == [list(words) for words in cell.candidates] else None
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _inputs(words: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of each file that a config names: a result belongs to what it was measured on."""
+    data = compose(words).data
+    named = {"cell": data.cell, "screen": data.screen, "calls": data.calls, "split": data.split.file}
+    files = {key: Path(path) for key, path in named.items() if path is not None and Path(path).is_file()}
+    return {key: _sha256(path, path.stat().st_mtime_ns) for key, path in files.items()}
+
+
+@functools.cache
+def _sha256(path: Path, modified: int) -> str:
+    del modified
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _same_inputs(found: dict[str, Any], now: Sequence[dict[str, str]]) -> bool:
+    """Whether a result was measured on these files; one of an earlier version does not say."""
+    before = found.get("inputs") or now
+    return all(was.get(key) == digest for was, files in zip(before, now, strict=True) for key, digest in files.items())
 
 
 def predictions(folder: Path, cell: Cell) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -121,7 +148,7 @@ def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
     tried = [_trained(place / _RUN / str(k), words) for k, words in enumerate(cell.candidates)]
     key, sign = ("auroc", 1) if tried[0]["classes"] else ("mse", -1)
     best = max(range(len(tried)), key=lambda k: _comparable(sign * tried[k]["val"][key]))
-    config, task = load_task(place / _RUN / str(best), _which(place / _RUN / str(best)))
+    config, task = load_task(place / _RUN / str(best))
     data = TrainingData.from_directory(config, place / _RUN / str(best))
     task.strategy.open(place / _RUN / str(best) / "store")
     prediction = predict_rows(task, data, "test")
@@ -143,6 +170,8 @@ def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
         "version": __version__,
     }
     result["candidates"] = [list(words) for words in cell.candidates]
+    result["inputs"] = [one["inputs"] for one in tried]
+    del result["words"]
     write_json(place / _RESULT, result)
     shutil.rmtree(place / _RUN)
     return result
@@ -152,26 +181,26 @@ def _comparable(value: float) -> float:
     return -float("inf") if np.isnan(value) else value
 
 
-def _which(directory: Path) -> str:
-    return "best-error" if checkpoints.any_best(directory / "checkpoints") else "last"
-
-
 def _trained(directory: Path, words: Sequence[str]) -> dict[str, Any]:
     """What the validation part says about a run; one that was cut off goes on, one that has ended is not repeated."""
     path = directory / "validated.json"
-    if path.is_file():
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    inputs = _inputs(words)
+    found = _read(path)
+    if found.get("words") == list(words) and found.get("inputs") == inputs:
         return found
-    keys = (f"run_dir='{directory}'", "requeue=true", "trainer.baselines=[]", "trainer.progress_bar=false")
+    if path.is_file():  # of other overrides or files
+        shutil.rmtree(directory)
+    keys = (f"run_dir={quoted(str(directory))}", "requeue=true", "trainer.baselines=[]", "trainer.progress_bar=false")
 
     def validate(config: Config, data: TrainingData, task: Task, run: Path, seconds: float, say: Say) -> None:
         del config, say
         if not isinstance(task.model, FittedModel):
-            task = load_task(run, _which(run))[1].to(task.device)
+            task = load_task(run)[1].to(task.device)
             task.strategy.open(run / "store")
         values = scorer(data)(predict_rows(task, data, "val"), data.targets("val"))
         chosen = task.model.baseline.chosen() if isinstance(task.model, FittedModel) else {}
-        write_json(path, {"val": values, "settings": chosen, "seconds": seconds, "classes": data.classes})
+        about = {"words": list(words), "inputs": inputs, "seconds": seconds, "classes": data.classes}
+        write_json(path, {"val": values, "settings": chosen, **about})
 
     fit(compose([*words, *keys]), lambda *_: None, validate, lambda _: None)
     return _trained(directory, words)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from knockgraph.errors import ConfigError
-from knockgraph.train.config import compose
+from knockgraph.train.config import compose, quoted
 
 PAIRS = ("additive", "low-rank", "boosting", "smoothing", "soft-impute", "pair-gp", "profile-propagation")
 """Models of a screen of pairs, unless others are named."""
@@ -60,13 +60,13 @@ class Cell:
 
 def known_screens(folder: Path) -> dict[str, BenchmarkScreen]:
     """The public screens, with the files that :func:`knockgraph.benchmark.files.build` makes in ``folder``."""
-    cell = f"data.cell={folder / 'yeast-clean.cellgraph'}"
+    cell = f"data.cell={quoted(str(folder / 'yeast-clean.cellgraph'))}"
 
     def of(name: str, *more: str) -> tuple[str, ...]:
-        return (f"data={name}", cell, f"data.screen={folder / name}.parquet", *more)
+        return (f"data={name}", cell, f"data.screen={quoted(f'{folder / name}.parquet')}", *more)
 
     pairs = {"random": (), "unseen genes": _UNSEEN}
-    calls = f"data.calls={folder / 'kuzmin2018-digenic.parquet'}"
+    calls = f"data.calls={quoted(str(folder / 'kuzmin2018-digenic.parquet'))}"
     triples = (
         "additive",
         "ridge-pairs",
@@ -87,9 +87,10 @@ def known_screens(folder: Path) -> dict[str, BenchmarkScreen]:
 
 def own_screen(name: str, cell: Path, screen: Path) -> BenchmarkScreen:
     """A screen of pairs of one's own."""
-    if not re.fullmatch(r"[\w.-]+", name):
+    if not re.fullmatch(r"[\w.-]+", name) or set(name) == {"."}:
         raise ConfigError(f"--own {name!r}: the name of a screen has letters, digits, dots, - and _ only")
-    words = ("data=interactions", f"data.cell={cell}", f"data.screen={screen}", "data.missing=drop")
+    files = (f"data.cell={quoted(str(cell))}", f"data.screen={quoted(str(screen))}")
+    words = ("data=interactions", *files, "data.missing=drop")
     return BenchmarkScreen(name, words, {"random": (), "unseen genes": _UNSEEN}, PAIRS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
@@ -95,6 +96,7 @@ def main() -> None:
     if not debug:
         threading.excepthook = _quiet_when_full
     try:
+        _check_text(sys.argv[1:])
         app()
     except KnockgraphError as error:
         if debug:
@@ -120,6 +122,17 @@ def main() -> None:
         what = " ".join(str(error).split())[:200] or type(error).__name__
         err.print(ERROR, f"out of memory ({what}); use a smaller model, batch or data set")
         sys.exit(1)
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse file names that are not text: Arrow and safetensors could neither read nor write them."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise KnockgraphError(
+                f"{argument!r} is not UTF-8 text; rename the file or folder, or set LC_ALL=C.UTF-8 if its name is"
+            ) from None
 
 
 def _out_of_memory(error: Exception) -> bool:

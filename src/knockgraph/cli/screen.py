@@ -132,6 +132,9 @@ def screen_import(
     sheet: Annotated[
         str | None, typer.Option(help="table: sheet of an Excel workbook.", show_default="the one")
     ] = None,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="table: a gene per row and a gene per column.", show_default="found")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how the table is understood and write nothing.")
     ] = False,
@@ -163,11 +166,12 @@ def screen_import(
     """Turn a table of experiments into a screen file (Parquet).
 
     [bold]table[/] reads text (any delimiter), Parquet or Excel with a column [bold]genotype[/] (genes joined by +, WT
-    for the wild type) or a column for each gene (gene_a,gene_b or query,array), and columns of numbers. It says how it
-    understood the table before it writes; --dry-run writes nothing. With --genes its names become systematic names, so
-    that two names of one gene are one. [bold]pyg[/] reads the files of a PyG dataset, [bold]torchcell[/] the experiment
-    store of a torchcell dataset. [bold]collins2007[/], [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the
-    files of the study in the folder (or the file) given by --from; names resolve by SGD_features.tab in that folder.
+    for the wild type) or a column for each gene (gene_a,gene_b or query,array), and columns of numbers; or a matrix
+    with a gene per row and a gene per column. It says how it understood the table before it writes; --dry-run writes
+    nothing. With --genes its names become systematic names, so that two names of one gene are one. [bold]pyg[/] reads
+    the files of a PyG dataset, [bold]torchcell[/] the experiment store of a torchcell dataset. [bold]collins2007[/],
+    [bold]costanzo2016[/] and [bold]kuzmin2018[/] read the files of the study in the folder (or the file) given by
+    --from; names resolve by SGD_features.tab in that folder.
 
     Example: knockgraph screen import table --from my.csv --phenotype fitness -o my.parquet
     """
@@ -186,6 +190,7 @@ def screen_import(
         delimiter,
         sheet,
         missing.value,
+        matrix,
     )
     if name != "table" and reading != TableOptions():
         raise KnockgraphError(f"the options that start with 'table:' in --help are not for {name}; leave them out")

@@ -172,6 +172,7 @@ def predict(
             device=device,
             precision=precision,
             say=out.verbatim,  # rich would turn the tabs into spaces
+            note=_note,
             progress=progress,
             keep=json_ is not None,
         )
@@ -196,7 +197,7 @@ def explain(
     """
     from knockgraph.fitted import load
 
-    found = load(run, checkpoint=checkpoint).explain(genes, phenotype)
+    found = load(run, checkpoint=checkpoint, note=_note).explain(genes, phenotype)
     for line in found.lines(top):
         out.verbatim(line)
     if output is not None:
@@ -229,8 +230,13 @@ def explore(
 
     check_device(device)
     with counting("predicting", "pairs") as progress:
-        fitted = load(run, device, checkpoint)
+        fitted = load(run, device, checkpoint, note=_note)
         wrote(fitted.explorer(output, genes, phenotype, pairs, partners, explained, progress))
+
+
+def _note(text: str) -> None:
+    """What goes with predictions is not one of them: it does not end up in a file that they are piped to."""
+    err.print(f"note: {text}")
 
 
 def whole_or_file(given: str | None) -> Path | Literal["graph"] | None:

@@ -153,25 +153,28 @@ class Explanation:
             signed_bars(self._bars("gene", "relation"), self._axis(), "by gene and relation"), "Parts by gene"
         )
         near = {key: v for key, v in self._bars("neighbour").items() if key}
-        nearest = signed_bars(near, self._axis(), "by neighbour") if near else ""
+        nearest = figure(signed_bars(near, self._axis(), "by neighbour"), "Parts by neighbour") if near else ""
+        nearest += self._numbers("neighbour")
+        behind = numbers("all parts", self.as_dict()["parts"])
         meaning = [[name, what] for name, what in _WHAT.items() if any(part.relation == name for part in self.rows)]
         sections = [
-            ("How the parts add up", f"<p>{escape(self.in_words())}</p>{bars}"),
-            ("Neighbours", figure(nearest, "Parts by neighbour") if near else "<p>No edge has a part.</p>"),
-            ("All parts", table(["gene", "relation", "neighbour", "part"], self._texts(200))),
+            ("How the parts add up", f"<p>{escape(self.in_words())}</p>{bars}{self._numbers('gene', 'relation')}"),
+            ("Neighbours", nearest if near else "<p>No edge has a part.</p>"),
+            ("All parts", table(["relation", "gene", "neighbour", "part"], self._texts(200)) + behind),
         ]
         if meaning:
             sections.append(("What is no edge", table(["part", "meaning"], meaning)))
-        behind = [part._asdict() for part in self.rows]
-        return page(self._title(), repr(self), [*sections, ("Numbers", numbers("all parts", behind))])
+        deleted = ", ".join(map(self._both, self.genes)) or "nothing"
+        lead = f"Deleted: {deleted}. The parts add up; they describe the model, not the cell."
+        return page(self._title(), lead, sections)
 
     def in_words(self) -> str:
         """The sum in one sentence."""
         unit = " (in logits)" if self.unit == "logit" else ""
         return (
             f"{self.phenotype} of {self._named()}{unit}: {self.prediction:.4g} = {self.wild_type:.4g} for the wild "
-            f"type {self.change:+.4g} in {counted(len(self.rows), 'part')}, with a numerical error of "
-            f"{self.residual:.1g}"
+            f"type {'−' if self.change < 0 else '+'} {abs(self.change):.4g} in {counted(len(self.rows), 'part')} "
+            f"(numerical error {self.residual:.0e})"
         )
 
     def lines(self, most: int = 20) -> list[str]:
@@ -194,6 +197,10 @@ class Explanation:
         about = {key: getattr(self, key) for key in ("phenotype", "unit", "prediction", "wild_type", "residual")}
         return {"genes": list(self.genes), **about, "parts": [part._asdict() for part in self.rows]}
 
+    def _numbers(self, *keys: str) -> str:
+        sums = self.sums(*keys).items()
+        return numbers("the numbers", [dict(zip((*keys, "part"), (*key, v), strict=True)) for key, v in sums])
+
     def _summed(self, key: str) -> Any:
         sums = self.sums(key)
         return frame({key: [name for (name,) in sums], "part": list(sums.values())}, self.library)
@@ -207,8 +214,9 @@ class Explanation:
         return bars
 
     def _texts(self, most: int) -> Sequence[Sequence[str]]:
+        name = self.standard.get
         rows = [
-            [self._both(p.gene) or "–", p.relation, self._both(p.neighbour) or "–", f"{p.value:+.4g}"]
+            [p.relation, name(p.gene, p.gene) or "–", name(p.neighbour, p.neighbour) or "–", f"{p.value:+.4g}"]
             for p in self.rows[:most]
         ]
         rest = self.rows[most:]
@@ -232,7 +240,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         rows = [[*self._texts(10)[k]] for k in range(min(len(self._texts(10)), 11))]
-        return card(self.in_words(), ["gene", "relation", "neighbour", "part"], rows)
+        return card(self.in_words(), ["relation", "gene", "neighbour", "part"], rows)
 
     def __repr__(self) -> str:
         return (

@@ -65,7 +65,10 @@ def explain(task: Predictor, genes: Sequence[int], phenotype: str | None = None)
         Part("", MODEL, "", told - wild_type),
     ]
     size = max(abs(prediction), abs(wild_type), abs(told))
-    parts = [part._replace(value=factor * part.value) for part in found]
+    both_ways: dict[tuple[str, str, str], list[float]] = {}
+    for part in found:
+        both_ways.setdefault(part[:3], []).append(factor * part.value)
+    parts = [Part(*key, math.fsum(values)) for key, values in both_ways.items()]
     parts += [jump for jump in jumps if abs(jump.value) > _NOTHING * size]
     parts.sort(key=lambda part: -abs(part.value))
     return Explanation(

@@ -18,7 +18,9 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.6rem; margin: 0 0 .3rem } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem } p { margin: .4rem 0 }
 h1, h2, p { overflow-wrap: anywhere }
 .dim { color: var(--dim) }
-.scroll { overflow-x: auto }
+.scroll { overflow-x: auto; /* a shade at the right where there is more to scroll to */
+          background: linear-gradient(to left, var(--paper) 40%, transparent) right / 3rem 100% no-repeat local,
+                      linear-gradient(to left, var(--line), transparent) right / 1rem 100% no-repeat scroll }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
@@ -37,8 +39,9 @@ pre { overflow: auto; max-height: 30rem; font-size: .8rem; background: var(--car
 @media (max-width: 40rem) { /* a phone: wide pictures keep a size that can be read and scroll, names of rows wrap */
   figure:not(.small) svg { width: 36rem }
   figure { padding: .3rem }
-  th, td { padding: .3rem .45rem }
-  th:first-child, td:first-child { white-space: normal; overflow-wrap: break-word; min-width: 7rem; max-width: 38vw }
+  table { font-size: .8rem }
+  th, td { padding: .3rem }
+  th:first-child, td:first-child { white-space: normal; overflow-wrap: break-word; min-width: 4.5rem; max-width: 38vw }
 }
 """
 
@@ -63,7 +66,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: int | 
 
 def _cell(text: str) -> str:
     start = "<td>" if len(text) <= _LONG else '<td class="long">'
-    return f"{start}{'&nbsp;' * (len(text) - len(text.lstrip()))}{escape(text.lstrip())}</td>"
+    shown = re.sub(r"(?<=\w)\+(?=\w)", "+<wbr>", escape(text.lstrip()))  # a genotype breaks between its genes
+    return f"{start}{'&nbsp;' * (len(text) - len(text.lstrip()))}{shown}</td>"
 
 
 def figure(svg: str, about: str) -> str:

@@ -174,13 +174,16 @@ def signed_bars_figure(rows: Mapping[str, float], unit: str, title: str) -> Any:
     axes.barh(places, values, color=[PALETTE[2] if value < 0 else PALETTE[0] for value in values])
     for place, value in zip(places, values, strict=True):
         side = "right" if value < 0 else "left"
-        axes.annotate(f" {value:+.3g} ", (value, place), va="center", ha=side, fontsize=9)
+        axes.annotate(f" {value:+.3g} ".replace("-", "−"), (value, place), va="center", ha=side, fontsize=9)
     axes.set_yticks(places, [plain(label) for label in rows])
     axes.axvline(0, color="#888888", linewidth=1)
     axes.invert_yaxis()
     axes.set_xlabel(plain(unit))
     axes.set_title(plain(title), loc="left", fontsize=11)
-    axes.margins(x=0.15)
+    low, high = min([0.0, *values]), max([0.0, *values])
+    room = 0.36 * (high - low) or 1.0  # for the values at the ends of the bars
+    axes.set_xlim(low - room * (low < 0), high + room * (high > 0 or low == high))
+    axes.locator_params(axis="x", nbins=4)
     return figure
 
 

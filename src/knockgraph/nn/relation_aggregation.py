@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from knockgraph.errors import ModelError
-from knockgraph.ops import DistinctRows, autocast_input, fused, mix_pairs, pair_tables, row_norm
+from knockgraph.ops import DistinctRows, autocast_input, fused, mix_pairs, mix_relations, pair_tables, row_norm
 
 AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
 
@@ -32,14 +32,14 @@ def relation_aggregation(
         channels: Channels of a state.
         heads: Of ``attention``.
         rows_at_once: Of ``pairwise``, see :class:`PairwiseAggregation`.
-        backend: Of ``pairwise``, see :func:`~knockgraph.ops.mix_pairs`.
+        backend: Of ``attention`` and ``pairwise``: ``auto``, ``triton`` or ``torch``.
     """
     if name == "sum":
         return SumAggregation()
     if name == "mean":
         return MeanAggregation()
     if name == "attention":
-        return AttentionAggregation(channels, heads)
+        return AttentionAggregation(channels, heads, backend)
     if name == "pairwise":
         return PairwiseAggregation(relations, channels, rows_at_once=rows_at_once, backend=backend)
     raise ModelError(f"there is no relation aggregation {name!r}; use one of {', '.join(AGGREGATIONS)}")
@@ -96,16 +96,18 @@ class AttentionAggregation(RelationAggregation):
     Args:
         channels: Channels of h, a multiple of ``heads``.
         heads: Number of heads.
+        backend: See :func:`~knockgraph.ops.mix_relations`.
 
     Shapes:
         h ``[relations, rows, channels]`` -> ``[rows, channels]``.
     """
 
-    def __init__(self, channels: int, heads: int = 4) -> None:
+    def __init__(self, channels: int, heads: int = 4, backend: str = "auto") -> None:
         super().__init__()
         if channels % heads:
             raise ModelError(f"{channels} channels cannot be divided among {heads} heads; choose a divisor")
         self.heads = heads
+        self.backend = backend
         self.qkv = nn.Linear(channels, 3 * channels)
         self.out = nn.Linear(channels, channels)
         self.norm = nn.LayerNorm(channels)
@@ -113,15 +115,14 @@ class AttentionAggregation(RelationAggregation):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        relations, places, channels = h.shape
-        # [3, rows, heads, relations, d]
-        qkv = self.qkv(h).view(relations, places, 3, self.heads, channels // self.heads).permute(2, 1, 3, 0, 4)
-        q, k, v = qkv.unbind(0)
-        weight = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
-        # The mean over the asking relations commutes with the sum over the answering ones.
-        mixed = (weight.mean(-2, keepdim=True).to(v.dtype) @ v).flatten(1)
-        y: Tensor = self.norm(h.mean(0) + self.out(mixed))
-        return _spread(y, rows)
+        count = None if rows is None else rows.count
+        qkv, out = ((linear.weight, linear.bias) for linear in (self.qkv, self.out))
+        y = mix_relations(h, qkv, out, self.heads, count, self.backend)
+        return row_norm(_spread(y, rows), self.norm.weight, self.norm.bias, self.backend)
+
+    def leaves_out(self, h: Tensor) -> bool:
+        """The fused kernels do not look at them."""
+        return fused(self.backend, autocast_input(h), h.shape[-1])
 
 
 class PairwiseAggregation(RelationAggregation):

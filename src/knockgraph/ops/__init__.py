@@ -7,9 +7,11 @@ from knockgraph.ops.dosed import dosed_logits
 from knockgraph.ops.first_call import without_compiler
 from knockgraph.ops.gated import GatedOperator, gated_dot, gated_spmm
 from knockgraph.ops.gated_attention import gated_attend
+from knockgraph.ops.norm_gelu import norm_gelu
 from knockgraph.ops.operator import CsrTable, SparseOperator
 from knockgraph.ops.pairwise import mix_pairs, pair_tables
 from knockgraph.ops.precision import accumulator, at_least_float32, autocast_input
+from knockgraph.ops.relation_attention import mix_relations
 from knockgraph.ops.relation_mlp import relation_mlp
 from knockgraph.ops.row_norm import row_norm
 from knockgraph.ops.shared_input import spmm_shared, spmm_shared_rows
@@ -33,6 +35,8 @@ __all__ = [
     "gated_spmm",
     "masked_degree",
     "mix_pairs",
+    "mix_relations",
+    "norm_gelu",
     "pair_tables",
     "relation_mlp",
     "row_norm",

@@ -20,7 +20,7 @@ _DEVICE_ELEMENTS = 2**26
 
 _TABLES = "Tensor ptr, Tensor index, Tensor order, Tensor ptr_t, Tensor index_t, Tensor order_t"
 _STATES = "Tensor source, Tensor target, Tensor attention, Tensor? keep_in"
-_SCHEMA = f"({_TABLES}, {_STATES}, Tensor? keep_out, float slope, str backend) -> (Tensor, Tensor)"
+_SCHEMA = f"({_TABLES}, {_STATES}, Tensor? keep_out, int? batch, float slope, str backend) -> (Tensor, Tensor)"
 _GRAD_SCHEMA = (
     f"({_TABLES}, {_STATES}, Tensor y, Tensor lse, Tensor grad, float slope, str backend) -> (Tensor, Tensor, Tensor)"
 )
@@ -50,7 +50,8 @@ def attend(
 
     Shapes:
         source [num_sources, batch, heads, channels], target [num_destinations, batch, heads, channels] ->
-        y [num_destinations, batch, heads, channels].
+        y [num_destinations, batch, heads, channels]. Both may lack the batch, which is then that of the keep-vectors:
+        shared by all samples, whose logits are then computed once for several samples.
 
     Args:
         operator: The shared graph, one relation; edge weights play no part.
@@ -72,7 +73,16 @@ def attend(
                 [2., 1.]])
     """
     source, target = autocast_input(source), autocast_input(target)
-    check_attention(operator, source, target, attention, keep_in, keep_out)
+    backend = resolve_backend(backend, source.device, sums=False)
+    batch = None
+    if source.dim() == target.dim() == 3:
+        batch = _batch(keep_in, keep_out)
+        wide = [x.unsqueeze(1).expand(-1, batch, -1, -1) for x in (source, target)]
+        check_attention(operator, wide[0], wide[1], attention, keep_in, keep_out)
+        if backend != "triton" or source.numel() * batch == 0:
+            (source, target), batch = wide, None
+    else:
+        check_attention(operator, source, target, attention, keep_in, keep_out)
     by_destination, by_source = operator.by_destination, operator.by_source
     y: Tensor = _csr_attend(
         *(by_destination.ptr, by_destination.indices, by_destination.order),
@@ -82,31 +92,44 @@ def attend(
         attention.to(accumulator(source.dtype)),
         None if keep_in is None else keep_in != 0,
         None if keep_out is None else keep_out != 0,
+        batch,
         slope,
-        resolve_backend(backend, source.device, sums=False),
+        backend,
     )[0]
     return y
 
 
+def _batch(keep_in: Tensor | None, keep_out: Tensor | None) -> int:
+    keep = keep_out if keep_in is None else keep_in
+    if keep is None:
+        raise StrategyError("States without a batch axis need keep_in or keep_out, which tell the number of samples.")
+    return keep.shape[1]
+
+
 @torch.library.custom_op("knockgraph::csr_attend", mutates_args=(), schema=_SCHEMA)
 def _csr_attend(*arguments: Any) -> tuple[Tensor, Tensor]:
-    (ptr, index, order), (*states, keep_in, keep_out, slope, backend) = arguments[:3], arguments[6:]
+    (ptr, index, order), (*states, keep_in, keep_out, batch, slope, backend) = arguments[:3], arguments[6:]
     source, target, attention = states
     if index.numel() == 0 or source.numel() == 0:
-        lse = target.new_full(target.shape[:3], float("inf"), dtype=attention.dtype)
-        return torch.zeros_like(target, memory_format=torch.contiguous_format), lse
+        shape = _result_shape(target, batch)
+        return target.new_zeros(shape), target.new_full(shape[:3], float("inf"), dtype=attention.dtype)
     source, target, attention = source.contiguous(), target.contiguous(), attention.contiguous()
     if backend == "triton":
         from knockgraph.ops.triton import attention as attention_triton
 
-        return attention_triton.forward(ptr, index, order, source, target, attention, keep_in, keep_out, slope)
+        return attention_triton.forward(ptr, index, order, source, target, attention, keep_in, keep_out, slope, batch)
     return attend_forward(ptr, index, source, target, attention, keep_in, keep_out, slope)
 
 
 @_csr_attend.register_fake
 def _(*arguments: Any) -> tuple[Tensor, Tensor]:
     target, attention = arguments[7:9]
-    return target.new_empty(target.shape), target.new_empty(target.shape[:3], dtype=attention.dtype)
+    shape = _result_shape(target, arguments[11])
+    return target.new_empty(shape), target.new_empty(shape[:3], dtype=attention.dtype)
+
+
+def _result_shape(target: Tensor, batch: int | None) -> tuple[int, ...]:
+    return tuple(target.shape) if batch is None else (target.shape[0], batch, *target.shape[1:])
 
 
 @torch.library.custom_op("knockgraph::csr_attend_grad", mutates_args=(), schema=_GRAD_SCHEMA)
@@ -133,12 +156,12 @@ def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:10], *output)
     ctx.mark_non_differentiable(output[1])
-    ctx.slope, ctx.backend = inputs[11:]
+    ctx.slope, ctx.backend = inputs[12:]
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
     grads = _csr_attend_grad(*ctx.saved_tensors, grad, ctx.slope, ctx.backend)
-    return (*[None] * 6, *grads, *[None] * 4)
+    return (*[None] * 6, *grads, *[None] * 5)
 
 
 _csr_attend.register_autograd(_differentiate, setup_context=_save)

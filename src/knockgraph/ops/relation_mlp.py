@@ -11,26 +11,31 @@ from knockgraph.ops.backends.choice import fused
 from knockgraph.ops.precision import autocast_input
 
 _SCHEMA = (
-    "Tensor own, Tensor neighbours, Tensor eps, Tensor weight, Tensor bias, Tensor? scale, Tensor? shift, Tensor? count"
+    "Tensor own, Tensor neighbours, Tensor own_weight, Tensor weight, Tensor bias, Tensor? scale, Tensor? shift, "
+    "Tensor? count"
 )
 
 
 def relation_mlp(
     own: Tensor,
     neighbours: Tensor,
-    eps: Tensor,
+    own_weight: Tensor,
     weight: Tensor,
     bias: Tensor,
     norm: tuple[Tensor, Tensor] | None = None,
     count: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    r"""GIN's MLP for each relation r, then norm and activation,
+    r"""An MLP for each relation r, whose first map sees the own states and what the neighbours sent, then norm and
+    activation,
 
     .. math::
-        h^{(0)}_r &= (1 + \varepsilon_r)\, x + n_r, \qquad
-        z^{(l)}_r = h^{(l-1)}_r W^{(l)}_r + b^{(l)}_r, \qquad h^{(l)}_r = \mathrm{GELU}(z^{(l)}_r), \\
-        y_r &= \mathrm{GELU}\bigl(\gamma_r \odot \mathrm{norm}(z^{(L)}_r) + \beta_r\bigr).
+        z^{(1)}_r &= \bigl(f_r \odot x + n_r\bigr) W^{(1)}_r + b^{(1)}_r \quad\text{or}\quad
+        n_r W^{(1)}_r + x W^{own}_r + b^{(1)}_r, \\
+        z^{(l)}_r &= \mathrm{GELU}(z^{(l-1)}_r)\, W^{(l)}_r + b^{(l)}_r, \qquad
+        y_r = \mathrm{GELU}\bigl(\gamma_r \odot \mathrm{norm}(z^{(L)}_r) + \beta_r\bigr),
+
+    with :math:`f_r = 1 + \varepsilon_r` for GIN, :math:`f_r` of each row for GCN, and the second form for SAGE.
 
     The fused kernels need CUDA, Triton, and 16, 32 or 64 channels; equal inputs give equal bits.
 
@@ -40,7 +45,8 @@ def relation_mlp(
     Args:
         own: The rows' own states x. Under autocast they are cast as for a matrix product.
         neighbours: What each relation's neighbours sent, n.
-        eps: ε, ``[relations]``.
+        own_weight: How x joins: ε ``[relations]``, f ``[relations, rows]``, or W^own
+            ``[relations, channels, channels]``.
         weight: ``[layers, relations, channels, channels]``.
         bias: ``[layers, relations, channels]``.
         norm: γ and β of a layer norm, ``[relations, channels]``, or ``None``: none.
@@ -52,24 +58,31 @@ def relation_mlp(
     scale, shift = (None, None) if norm is None else norm
     # A size of 1 is a constant to Triton; the kernels want a number.
     if fused(backend, neighbours, weight.shape[-1]) and neighbours.shape[1] > 1:
-        y: Tensor = _relation_mlp(own.contiguous(), neighbours.contiguous(), eps, weight, bias, scale, shift, count)[0]
+        y: Tensor = _relation_mlp(
+            own.contiguous(), neighbours.contiguous(), own_weight, weight, bias, scale, shift, count
+        )[0]
         return y
-    return _plain(own, neighbours, eps, weight, bias, scale, shift)
+    return _plain(own, neighbours, own_weight, weight, bias, scale, shift)
 
 
 def _plain(
     own: Tensor,
     neighbours: Tensor,
-    eps: Tensor,
+    own_weight: Tensor,
     weight: Tensor,
     bias: Tensor,
     scale: Tensor | None,
     shift: Tensor | None,
 ) -> Tensor:
-    h = torch.addcmul(neighbours, (1 + eps).to(own.dtype).view(-1, 1, 1), own)
+    h = neighbours
+    if own_weight.dim() < 3:
+        factor = (1 + own_weight).unsqueeze(1) if own_weight.dim() == 1 else own_weight
+        h = torch.addcmul(neighbours, factor.to(own.dtype).unsqueeze(-1), own)
     for layer, (w, b) in enumerate(zip(weight, bias, strict=True)):
         h = nn.functional.gelu(h) if layer else h
         h = torch.baddbmm(b.unsqueeze(1), h, w)
+        if layer == 0 and own_weight.dim() == 3:
+            h = h + own @ own_weight
     if scale is not None and shift is not None:
         h = torch.addcmul(shift.unsqueeze(1), nn.functional.layer_norm(h, h.shape[-1:]), scale.unsqueeze(1))
     return nn.functional.gelu(h)
@@ -79,13 +92,13 @@ def _plain(
 def _relation_mlp(*arguments: Any) -> tuple[Tensor, Tensor]:
     from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
-    own, neighbours, eps, weight, bias, scale, shift, count = arguments
-    weight = weight.to(neighbours.dtype).contiguous()
-    return relation_mlp_triton.forward(own, neighbours, eps, weight, bias.contiguous(), _pair(scale, shift), count)
+    own, neighbours, own_weight, weight, bias, scale, shift, count = arguments
+    maps = _maps(own_weight, weight, neighbours)
+    return relation_mlp_triton.forward(own, neighbours, *maps, bias.contiguous(), _pair(scale, shift), count)
 
 
 @_relation_mlp.register_fake
-def _(own: Tensor, neighbours: Tensor, eps: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _(own: Tensor, neighbours: Tensor, own_weight: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(neighbours), neighbours.new_empty(weight.shape[0], *neighbours.shape)
 
 
@@ -95,15 +108,21 @@ def _(own: Tensor, neighbours: Tensor, eps: Tensor, weight: Tensor, *rest: Any) 
 def _relation_mlp_grad(*arguments: Any) -> list[Tensor]:
     from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
-    own, neighbours, eps, weight, _, scale, shift, count, z, dy = arguments
-    narrow = weight.to(neighbours.dtype).contiguous()
-    found = relation_mlp_triton.backward(own, neighbours, eps, narrow, _pair(scale, shift), count, z, dy)
+    own, neighbours, own_weight, weight, _, scale, shift, count, z, dy = arguments
+    maps = _maps(own_weight, weight, neighbours)
+    found = relation_mlp_triton.backward(own, neighbours, *maps, _pair(scale, shift), count, z, dy)
     return [g.to(t.dtype) for g, t in zip(found, arguments[:7], strict=True) if g is not None and t is not None]
 
 
 @_relation_mlp_grad.register_fake
 def _(*inputs: Any) -> list[Tensor]:
     return [torch.empty_like(t) for t in inputs[:7] if t is not None]
+
+
+def _maps(own_weight: Tensor, weight: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices in the type of the states, numbers as they are."""
+    own_weight = own_weight.to(like.dtype) if own_weight.dim() == 3 else own_weight
+    return own_weight.contiguous(), weight.to(like.dtype).contiguous()
 
 
 def _pair(scale: Tensor | None, shift: Tensor | None) -> tuple[Tensor, Tensor] | None:

@@ -57,7 +57,8 @@
     return [...found].sort((a, b) => a[1] - b[1]).slice(0, 5).map(pair => pair[0]);
   };
 
-  const geneButton = g => el("button", {type: "button", className: "gene", onclick: () => go(g)}, both(g));
+  const geneButton = g => el("button", {type: "button", className: "gene", onclick: () => go(g)}, standard(g),
+    D.genes[g][1] ? el("span", {className: "systematic"}, ` (${D.genes[g][0]})`) : "");
   const tell = (text, genes = []) => {
     at("message").replaceChildren(text, ...genes.flatMap(g => [" ", geneButton(g)]));
   };

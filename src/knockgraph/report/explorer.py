@@ -50,6 +50,7 @@ button.sort { color: inherit; font-weight: inherit }
 #why:not(:empty) { background: var(--card); border-radius: 8px; padding: .1rem 1rem 1rem; margin: 1rem 0 }
 #why td:first-child { background: var(--card); white-space: normal; overflow-wrap: anywhere }
 #why h2 { margin-top: .8rem } h3 { font-size: 1rem; margin: .8rem 0 .3rem }
+@media (max-width: 40rem) { td .systematic { display: none } }
 #answer, #message { overflow-wrap: anywhere } th { overflow-wrap: normal } noscript { display: block }
 </style>"""
 
@@ -69,13 +70,8 @@ def write_explorer(
     Args:
         predictor: The run.
         path: The ``.html`` file.
-        genes: Rows of the genes to predict all pairs of; by default all, or where these make too many pairs, the ones
-            with the most measured pairs.
-        phenotype: Which one, where there are several.
-        pairs: At most so many pairs are predicted, for those genes together.
-        partners: At most so many measured and so many new partners are kept for each gene.
-        explained: So many of the most extreme new pairs are explained.
-        progress: Told after each batch.
+        genes: Rows of the genes whose pairs are predicted. The other arguments are those of
+            :meth:`Fitted.explorer <knockgraph.fitted.Fitted.explorer>`.
     """
     for name, value, least, most in (
         ("pairs", pairs, 1, MOST_PAIRS),
@@ -176,7 +172,7 @@ class _Explorer:
         model, run = self.predictor.config.model.name, self.predictor.directory.resolve().name
         return {
             "title": f"{self.phenotype}, gene by gene",
-            "lead": f"{self._lead(model, run)} {no_why}".strip(),
+            "lead": f"{self._lead(model, run)} {self._never_deleted()} {no_why}".strip(),
             "note": "Farthest from the prediction for the wild type first; measured pairs are left out.",
             "elsewhere": self._elsewhere(),
             "coverage": f"{100 * self.predictor.coverage:g} %",
@@ -202,6 +198,10 @@ class _Explorer:
             f"{math.comb(shown, 2):,} pairs of {some} {total:,} genes were predicted; a gene's {self.partners} most "
             "extreme measured and new partners are listed. Pairs used for training or validation are no test of it."
         )
+
+    def _never_deleted(self) -> str:
+        text = self.predictor.task.never_deleted(self.chosen.tolist())
+        return "" if text is None else f"{text}."
 
     def _elsewhere(self) -> str:
         return (

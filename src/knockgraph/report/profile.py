@@ -224,19 +224,24 @@ def title(result: dict[str, Any]) -> str:
 
 
 def conditions(result: dict[str, Any]) -> str:
-    """What was measured, in one sentence."""
-    found = result["a"] if result["profile"] == "comparison" else result
-    c, m = found["conditions"], found["machine"]
-    where = (
-        c["device"]
-        if c["device"] != "cpu"
-        else f"{m['cores']} CPU cores, {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}"
-    )
+    """What was measured, in one sentence; of two settings both where they differ."""
+    sides = [result["a"], result["b"]] if result["profile"] == "comparison" else [result]
+    found, m = sides[0], sides[0]["machine"]
+    device = found["conditions"]["device"]
+    cores = f"{m['cores']} CPU cores, {m['torch_threads']} thread{'s' * (m['torch_threads'] > 1)}"
+    cells, runs = (dict.fromkeys(text(side["conditions"]) for side in sides) for text in (_cell, _run))
     return (
-        f"{c['genes']:,} genes, {len(c['relations'])} relations, {c['edges']:,} edges; "
-        f"batch {c['batch per process']} × {c['processes']} process{'es' * (c['processes'] > 1)}, {c['precision']}; "
-        f"{found['steps']} steps after {found['warmup']}; {where}, torch {m['torch']}"
+        f"{' and '.join(cells)}; {' and '.join(runs)}; {found['steps']} steps after {found['warmup']}; "
+        f"{cores if device == 'cpu' else device}, torch {m['torch']}"
     )
+
+
+def _cell(c: dict[str, Any]) -> str:
+    return f"{c['genes']:,} genes, {len(c['relations'])} relations, {c['edges']:,} edges"
+
+
+def _run(c: dict[str, Any]) -> str:
+    return f"batch {c['batch per process']} × {c['processes']} process{'es' * (c['processes'] > 1)}, {c['precision']}"
 
 
 def html(result: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import torch
 
 from knockgraph.errors import ScreenError
 from knockgraph.graph import CellGraph, Relation
+from knockgraph.screen.bound import BoundScreen
 from knockgraph.screen.screen import Screen
 
 NEGATIVE, POSITIVE = "calls_negative", "calls_positive"
@@ -46,3 +47,22 @@ def with_calls(graph: CellGraph, screen: Screen, positive: bool = False) -> Cell
         one = torch.from_numpy(ends[:, chosen])
         relations[name] = Relation(torch.cat([one, one.flip(0)], 1), graph.num_genes, name=name)
     return CellGraph(graph.genes, relations, graph.metabolism, graph.features)
+
+
+def check_calls(graph: CellGraph, screen: BoundScreen) -> None:
+    """Refuse a screen whose own pairs are among the calls: the graph would show the labels that are to be predicted.
+
+    Args:
+        graph: Of :func:`with_calls`.
+        screen: The experiments to learn from.
+    """
+    start = screen.host_ptr[:-1][np.diff(screen.host_ptr) == 2]
+    a, b = screen.indices.cpu().numpy()[start[:, None] + np.arange(2)].T.astype(np.int64)
+    edges = [graph.relations[name].edge_index for name in (NEGATIVE, POSITIVE) if name in graph.relations]
+    called = np.concatenate([(e[0] * graph.num_genes + e[1]).numpy() for e in edges] or [np.empty(0, dtype=np.int64)])
+    shown = int(np.isin(a * graph.num_genes + b, called).sum())
+    if shown:
+        raise ScreenError(
+            f"{shown:,} of {len(screen):,} experiments delete a pair that is among the calls, so the graph would show "
+            "what is to be predicted; leave the calls out (data.calls=null), or these pairs out of one of the two files"
+        )

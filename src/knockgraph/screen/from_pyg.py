@@ -6,12 +6,14 @@ a sample's attribute                             content
 ``perturbed_genes`` or ``ids_pert``              names of the perturbed genes, or instead of them
 ``perturbation_indices``                         their rows in a list of gene names, see :func:`screen_from_pyg`
 ``perturbation_values``                          where they are not all deleted: one value per gene
-``phenotype_values``                             all numbers that were measured
+``phenotype_values``                             all numbers that were measured; where a transform has changed them,
+                                                 ``phenotype_values_original`` instead
 ``phenotype_type_indices``, ``phenotype_types``  which phenotype each of them is; without indices, in the order of the
                                                  types
 ``phenotype_sample_indices``                     which measurement each belongs to, where phenotypes were measured
                                                  repeatedly
-``phenotype_stat_values``, …                     the same for statistics, called ``PHENOTYPE_STATISTIC``
+``phenotype_stat_values``, …                     the same for statistics, called ``PHENOTYPE_STATISTIC``; a sample
+                                                 without any may lack these
 ===============================================  =======================================================================
 
 They are attributes of ``sample["gene"]``, or of the sample itself.
@@ -41,7 +43,8 @@ _LABELS = tuple(
     for prefix in ("phenotype", "phenotype_stat")
     for what in ("values", "type_indices", "sample_indices", "types")
 )
-ATTRIBUTES = (*_NAMES, "perturbation_indices", "perturbation_values", *_LABELS)
+_ORIGINAL = "phenotype_values_original"
+ATTRIBUTES = (*_NAMES, "perturbation_indices", "perturbation_values", *_LABELS, _ORIGINAL)
 """What is read of a sample."""
 
 
@@ -90,6 +93,8 @@ def screen_from_pyg(
             "the samples have no phenotype_values; give each the numbers that were measured, with phenotype_types, as "
             "kg.PerturbationDataset does"
         )
+    if _ORIGINAL in found:
+        found["phenotype_values"] = found.pop(_ORIGINAL)
     if genes is None:
         genes = _gene_names_of(dataset)
     genotypes = _genotypes(found, genes)
@@ -126,15 +131,21 @@ def _collected(samples: Iterable[Any]) -> dict[str, _Attribute]:
         if sample is None:  # what torchcell's datasets return for a record that is not there
             raise ScreenError(f"sample {number} of the dataset is missing; leave it out, or process the dataset again")
         store = sample["gene"] if "gene" in getattr(sample, "node_types", ()) else sample
-        if number == 0:
-            lists = {name: [] for name in ATTRIBUTES if name in store}
-        for name, rows in lists.items():
-            if name not in store:
-                raise ScreenError(
-                    f"sample {number} has no {name}, but sample 0 has; give it to every sample, or to none"
-                )
-            rows.append(store[name])
+        for name in ATTRIBUTES:
+            if name in store:
+                if name not in lists:
+                    lists[name] = [_absent(name, before, number) for before in range(number)]
+                lists[name].append(store[name])
+            elif name in lists:
+                lists[name].append(_absent(name, number, 0))
     return {name: _Attribute.of_lists(rows) for name, rows in lists.items()}
+
+
+def _absent(name: str, sample: int, other: int) -> tuple[()]:
+    """What stands for an attribute that a sample lacks and another has."""
+    if name.startswith("phenotype_stat_"):
+        return ()
+    raise ScreenError(f"sample {sample} has no {name}, but sample {other} has; give it to every sample, or to none")
 
 
 def _entries(value: Any) -> list[Any]:

@@ -219,10 +219,27 @@ class Genotypes:
 
     @cached_property
     def group(self) -> npt.NDArray[np.int64]:
-        """A number per experiment, equal exactly where the genotypes are the same set of genes with the same values."""
+        """A number per experiment, equal exactly where the same genes are perturbed to the same values.
+
+        These are what a model sees: a gene with the value 1 is not perturbed, and values are compared as float32.
+
+        >>> Genotypes.from_lists([["a", "b=0.3"], ["a", "b=0.30000000001", "c=1"], ["a"]]).group.tolist()
+        [1, 1, 0]
+        """
         if self.values is None:
             return ragged.same_set(self.codes, self.ptr, max(len(self.names), 1))
-        return ragged.same_set(ragged.valued_codes(self.codes, self.values), self.ptr, max(len(self.codes), 1))
+        kept = self.perturbed
+        ptr = np.append(0, np.cumsum(kept))[self.ptr]
+        values = self.values[kept].astype(np.float32).astype(np.float64)
+        codes = ragged.valued_codes(self.codes[kept], values)
+        return ragged.same_set(codes, ptr, max(len(codes), 1))
+
+    @property
+    def perturbed(self) -> npt.NDArray[np.bool_]:
+        """Which of :attr:`codes` are perturbed: those whose value, as float32, is not 1."""
+        if self.values is None:
+            return np.ones(len(self.codes), dtype=bool)
+        return np.asarray(self.values.astype(np.float32) != 1)
 
     def entries(self) -> tuple[list[str], npt.NDArray[np.int32]]:
         """Distinct genes as they are written, and one code into them for each of :attr:`codes`."""

@@ -96,7 +96,7 @@ def _about(table: pa.Table, source: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(text) if text else {}
         version = int(about.get("version", -1))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"the header of {source} is damaged ({error}); import the screen again") from error
     if about.get("format") != FORMAT:
         raise FileFormatError(

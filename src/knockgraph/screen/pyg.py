@@ -120,7 +120,7 @@ def from_hetero_batch(
         )
     ptr: Tensor = store["perturbation_indices_ptr"]
     n = len(ptr) - 1
-    nodes = int(store.num_nodes or 0)
+    nodes = _gene_nodes(store)
     if n < 1 or nodes % n or nodes == 0:
         raise PerturbationError(
             f"the batch has {nodes} gene nodes for {n} samples; set the same data['gene'].num_nodes in every sample"
@@ -144,11 +144,24 @@ def from_hetero_batch(
     return replace(batch, gene_list_hash=hashes.pop(), phenotype_types=types)
 
 
+def _gene_nodes(store: Any) -> int:
+    """The genes of all samples together, also where the nodes are only those that are left, as in torchcell's
+    subgraphs.
+    """
+    nodes = int(store.num_nodes or 0)
+    deleted = store.get("pert_mask", None)
+    if deleted is not None and nodes == len(deleted) - int(deleted.sum()):
+        return len(deleted)
+    return nodes
+
+
 def _labels(
     store: Any, slices: Any, prefix: str, n: int, wanted: Sequence[str] | None
 ) -> tuple[Tensor | None, tuple[str, ...] | None]:
     """Coordinate-form values as ``[samples, types]``, and the types of the columns where the samples say them."""
-    key = f"{prefix}_values"
+    key = f"{prefix}_values_original"  # where a transform has changed the others
+    if key not in store:
+        key = f"{prefix}_values"
     if key not in store:
         return None, None
     values: Tensor = store[key].flatten()

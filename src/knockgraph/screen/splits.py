@@ -219,19 +219,20 @@ def unseen_genes(
         raise SplitError(f"fraction={fraction} holds out {held} of {num_genes} genes twice; choose another fraction")
     drawn = _random(seed, "genes").permutation(num_genes)
     genes = {"val": np.sort(drawn[:held]), "test": np.sort(drawn[held : 2 * held])}
-    count = {}
+    named, count = {}, {}  # a gene with the value 1 counts as seen where it trains, but is not one to test
     for part, codes in genes.items():
         mark = np.zeros(num_genes + 1, dtype=np.int64)
         mark[codes] = 1
-        count[part] = _per_row_sum(mark[genotypes.codes], genotypes.ptr)
-    size = genotypes.size
+        named[part] = _per_row_sum(mark[genotypes.codes], genotypes.ptr)
+        count[part] = _per_row_sum(mark[genotypes.codes] * genotypes.perturbed, genotypes.ptr)
+    size = _per_row_sum(genotypes.perturbed.astype(np.int64), genotypes.ptr)
     matches: dict[str, Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]]] = {
         "one": lambda c: c == 1,
         "any": lambda c: c >= 1,
         "all": lambda c: (c == size) & (size > 0),
     }
     parts = {
-        "train": rows[(count["val"] == 0) & (count["test"] == 0)],
+        "train": rows[(named["val"] == 0) & (named["test"] == 0)],
         "val": rows[matches[unseen](count["val"]) & (count["test"] == 0)],
         "test": rows[matches[unseen](count["test"]) & (count["val"] == 0)],
     }

@@ -358,6 +358,10 @@ def resolver_of(genes: Path, unknown: Policy = "drop") -> NameResolver:
     """The names of a cell graph, or of the SGD files in a folder."""
     if genes.is_file():
         return NameResolver(CellGraph.load(genes).genes, None, unknown)
+    if not genes.exists():
+        raise FileFormatError(
+            f"cannot read {genes}: there is no such cell graph or folder; 'knockgraph graph build' makes one"
+        )
     names, elsewhere, _ = read_gene_list(genes, ImportReport("genes"))
     return NameResolver(names, elsewhere, unknown)
 
@@ -367,11 +371,13 @@ def with_systematic_names(screen: Screen, genes: Path, unknown: Policy, what: st
     resolve = resolver_of(genes, unknown)
     names, codes, ptr = screen.genotypes.names, screen.genotypes.codes, screen.genotypes.ptr
     gene = resolve.many(names, codes)
-    report = FileReport("names", genes, read=len(screen))
+    report = FileReport("names", Path(what), read=len(screen))
     report.unresolved = resolve.finish(what)
     known = np.ones(len(screen), dtype=bool)
     known[ragged.row_of_entry(ptr)[gene < 0]] = False
-    report.drop("a name outside the gene list", int((~known).sum()))
+    report.drop(f"a name that {genes} does not have", int((~known).sum()))
+    if 2 * int(known.sum()) < len(screen):
+        report.notes.append(f"most experiments are dropped: does {genes} know the names that this table uses?")
     if not bool(known.any()) and len(screen):
         raise ScreenError(f"{what}: no experiment is left, every one names a gene that {genes} does not have")
     named = screen.resolved(resolve.genes)

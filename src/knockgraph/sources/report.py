@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from knockgraph.sources.names import UnresolvedName
+from knockgraph.words import counted
 
 
 @dataclass
@@ -58,7 +59,7 @@ class FileReport:
         for why, rows in self.dropped.items():
             yield f"  dropped {rows:,}: {why}"
         if self.unresolved:
-            shown = "; ".join(f"{u} ({u.rows:,} rows)" for u in self.unresolved[:most_names])
+            shown = "; ".join(f"{u} ({counted(u.rows, 'row')})" for u in self.unresolved[:most_names])
             more = (
                 f" and {len(self.unresolved) - most_names} more (--json lists all)"
                 if len(self.unresolved) > most_names
@@ -77,7 +78,7 @@ class ImportReport:
     Attributes:
         name: Of the source.
         files: One entry each.
-        brief: Whether to show only files of which something was left out.
+        brief: Whether to show only files of which something was left out, or about which there is something to say.
     """
 
     name: str
@@ -96,5 +97,5 @@ class ImportReport:
     def lines(self) -> Iterator[str]:
         """As lines of text."""
         for file in self.files:
-            if file.dropped or not self.brief:
+            if file.dropped or file.notes or not self.brief:
                 yield from file.lines()

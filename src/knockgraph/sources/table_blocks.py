@@ -71,6 +71,21 @@ def blocks_of(source: Any, options: TableOptions) -> TableBlocks:
     return TextBlocks(file, options.delimiter)
 
 
+def without_blank_rows(blocks: TableBlocks) -> TableBlocks:
+    """A table in memory without rows of which every cell is empty, as spreadsheets have; files have none."""
+    import pyarrow.compute as pc
+
+    if type(blocks) is not ArrowBlocks or len(blocks.columns) < 2:
+        return blocks
+    blank: Any = True
+    for column in blocks.table.columns:
+        none = column.is_null(nan_is_null=True)
+        blank = pc.and_(blank, pc.or_kleene(none, pc.equal(column, "")) if _is_text(column.type) else none)
+        if not pc.any(blank).as_py():
+            return blocks
+    return ArrowBlocks(blocks.name, blocks.table.filter(pc.invert(blank)), blocks.form())
+
+
 class TextBlocks(TableBlocks):
     """A text file.
 
@@ -161,7 +176,7 @@ class ArrowBlocks(TableBlocks):
         self.name = name
         self._form = form
         if table is not None:
-            self._table = table
+            self.table = table
             self.columns = [str(column) for column in table.column_names]
         refuse_repeated(name, self.columns)
 
@@ -189,7 +204,7 @@ class ArrowBlocks(TableBlocks):
                 yield pa.record_batch(arrays, [*texts, *numbers])
 
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        yield from self._table.select(list(columns)).to_batches(max_chunksize=rows)
+        yield from self.table.select(list(columns)).to_batches(max_chunksize=rows)
 
 
 class ParquetBlocks(ArrowBlocks):
@@ -234,6 +249,12 @@ class _named:  # noqa: N801 (a context manager)
             raise FileFormatError(f"cannot read {self.name}: {str(error).splitlines()[0]}") from error
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _as_arrow(source: Any) -> pa.Table:
     """An Arrow table, or anything that becomes one: a dataframe of pandas or polars, a mapping of columns."""
     import pyarrow as pa
@@ -254,7 +275,7 @@ def _as_numbers(where: str, name: str, column: pa.Array, decimal: Decimal) -> pa
     import pyarrow.compute as pc
 
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if _is_text(kind):
         texts = pc.utf8_trim_whitespace(column.cast(pa.string()))
         spelled = pa.array(_spellings(), pa.string())
         texts = pc.if_else(pc.is_in(texts, spelled), pa.scalar(None, pa.string()), texts)

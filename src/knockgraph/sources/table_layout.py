@@ -26,7 +26,7 @@ Place = Callable[[int], str]
 
 _NUMBER = re.compile(r"[+-]?(\d+(?P<mark>[.,]?)\d*|(?P<first>[.,])\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-_NOUNS_OF_GENES = frozenset({"gene", "g", "orf", "interactor", "mutant", "deletion", "ko", "knockout"})
+_NOUNS_OF_GENES = frozenset({"gene", "g", "orf", "protein", "interactor", "mutant", "deletion", "ko", "knockout"})
 _WORDS_OF_GENES = _NOUNS_OF_GENES | {"name", "symbol", "systematic", "standard", "official", "locus", "tag", "id"}
 _FAMILIES = (
     ("a", "b", "c", "d", "e"),
@@ -60,6 +60,7 @@ class TableOptions:
         decimal: The sign in front of the decimals.
         delimiter: Of a text file: tab, comma, semicolon, pipe, space, or one character.
         sheet: Of an Excel workbook.
+        matrix: The table has a gene per row and a gene per column. If their names are the same ones, this is found.
         missing: Experiments in which no phenotype was measured are left out and counted (``drop``), kept, or an
             ``error``. A label that is missing beside others stays missing.
     """
@@ -71,6 +72,7 @@ class TableOptions:
     delimiter: str | None = None
     sheet: str | None = None
     missing: Literal["drop", "keep", "error"] = "drop"
+    matrix: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def understand(
         labels: Whether there must be a phenotype.
         place: From the number of a row of the sample to where it is.
     """
-    genes = _chosen(where, "--gene-columns", options.genes, columns) or _gene_columns(where, columns)
+    genes = _chosen(where, "--gene-columns", options.genes, columns) or _columns_of_genes(where, columns)
     join = _join(where, [cell for name in genes for cell in sample[name]], options.join)
     wanted = _chosen(where, "--phenotype", options.phenotypes, columns)
     twice = sorted(set(wanted) & set(genes))
@@ -168,7 +170,24 @@ def names_genes(columns: Sequence[str]) -> bool:
     (True, False)
     """
     folded = [fold(name) for name in columns]
-    return any(name in _ONE_COLUMN for name in folded) or bool(_families(columns))
+    return any(name in _ONE_COLUMN for name in folded) or bool(gene_columns(columns))
+
+
+def gene_columns(columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Sets of columns that hold one gene each: gene_a,gene_b; gene1,gene2,gene3; query,array; query1,query2,array."""
+    best: dict[str, tuple[int, str]] = {}
+    for name in columns:
+        words = fold(name).split()
+        role = " ".join(word for word in words if word not in _WORDS_OF_GENES)
+        if not any(role in family for family in _FAMILIES):
+            continue
+        if role not in _FAMILIES[2] and not _NOUNS_OF_GENES & set(words):
+            continue
+        rank = 0 if {"orf", "systematic"} & set(words) else 2 if {"name", "symbol", "standard"} & set(words) else 1
+        rank = 3 if "id" in words else rank
+        best[role] = min(best.get(role, (9, "")), (rank, name))
+    families = [tuple(best[role][1] for role in family if role in best) for family in _FAMILIES]
+    return [names for names in families if len(names) > 1]
 
 
 def is_number(cell: str) -> bool:
@@ -193,12 +212,12 @@ def not_numeric(where: str, name: str, value: object, fix: str) -> ScreenError:
 # ── genes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gene_columns(where: str, columns: Sequence[str]) -> tuple[str, ...]:
+def _columns_of_genes(where: str, columns: Sequence[str]) -> tuple[str, ...]:
     """The columns of genes: ``genotype``, else one for each gene, else one by another name."""
     folded = {fold(name): name for name in reversed(columns)}
     if "genotype" in folded:
         return (folded["genotype"],)
-    found = _families(columns)
+    found = gene_columns(columns)
     if len(found) > 1:
         both = " or ".join(",".join(one) for one in found)
         raise ScreenError(f"{where} names its genes in several ways ({both}); choose with --gene-columns")
@@ -212,25 +231,8 @@ def _gene_columns(where: str, columns: Sequence[str]) -> tuple[str, ...]:
         raise ScreenError(f"{where} has no line with the names of its columns ({has}); add one, e.g. genotype,fitness")
     raise ScreenError(
         f"{where} has no column 'genotype', nor gene_a,gene_b or query,array; {has}; choose with "
-        "--gene-columns COLUMN or COLUMN,COLUMN"
+        "--gene-columns COLUMN or COLUMN,COLUMN, or say --matrix if rows and columns are genes"
     )
-
-
-def _families(columns: Sequence[str]) -> list[tuple[str, ...]]:
-    """Sets of columns that hold one gene each: gene_a,gene_b; gene1,gene2,gene3; query,array; query1,query2,array."""
-    best: dict[str, tuple[int, str]] = {}
-    for name in columns:
-        words = fold(name).split()
-        role = " ".join(word for word in words if word not in _WORDS_OF_GENES)
-        if not any(role in family for family in _FAMILIES):
-            continue
-        if role not in _FAMILIES[2] and not _NOUNS_OF_GENES & set(words):
-            continue
-        rank = 0 if {"orf", "systematic"} & set(words) else 2 if {"name", "symbol", "standard"} & set(words) else 1
-        rank = 3 if "id" in words else rank
-        best[role] = min(best.get(role, (9, "")), (rank, name))
-    families = [tuple(best[role][1] for role in family if role in best) for family in _FAMILIES]
-    return [names for names in families if len(names) > 1]
 
 
 def _join(where: str, cells: Sequence[Any], given: str | None) -> str:

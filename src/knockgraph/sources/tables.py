@@ -9,6 +9,9 @@ The layouts::
 
     gene_a,gene_b[,gene_c],PHENOTYPE,…                  one gene per column; an empty cell is no gene
     query,array,PHENOTYPE,…                             the same
+    gene,GENE,GENE,…                                    a matrix: one gene per row, one per column
+
+A deletion may be marked: ``rad52Δ``, ``rad52Δ::kanMX``.
 
 :mod:`knockgraph.sources.table_layout` recognises the columns, :mod:`knockgraph.sources.text_table` how a text file is
 written. What was understood is reported, never only guessed.
@@ -17,7 +20,7 @@ written. What was understood is reported, never only guessed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +31,10 @@ from knockgraph.errors import ScreenError
 from knockgraph.screen import Screen
 from knockgraph.screen.genotypes import as_text
 from knockgraph.sources.folder import table_in
+from knockgraph.sources.matrix import GENES, as_pairs, genes_of_rows
 from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.sources.source import ScreenOptions, Source
-from knockgraph.sources.table_blocks import blocks_of
+from knockgraph.sources.table_blocks import blocks_of, without_blank_rows
 from knockgraph.sources.table_layout import MISSING, WILD_TYPES, Layout, TableOptions, understand
 from knockgraph.sources.written_genotypes import WrittenGenotypes
 from knockgraph.words import counted, listed
@@ -50,11 +54,13 @@ class TableReading(FileReport):
     Attributes:
         form: How it is written, in words.
         layout: What each column means; ``None`` before it is known.
+        sizes: Number of genes → how many genotypes have so many.
         example: The first row in words.
     """
 
     form: str = ""
     layout: Layout | None = None
+    sizes: dict[int, int] = field(default_factory=dict)
     example: str = ""
 
     def lines(self, most_names: int = 10) -> Iterator[str]:
@@ -73,6 +79,8 @@ class TableReading(FileReport):
             yield f"  set aside: {', '.join(shown[:_SHOWN])}{_more(shown)}"
         left = "".join(f"; {rows:,} left out: {why}" for why, rows in self.dropped.items())
         yield f"  rows: {self.read:,} read, {self.kept['experiments']:,} kept{left}"
+        sizes = [f"{n:,} with {counted(size, 'gene')}" for size, n in self.sizes.items() if size]
+        yield f"  genotypes: {', '.join([*sizes, *(f'{n:,} wild type' for size, n in self.sizes.items() if not size)])}"
         for note in self.notes:
             yield f"  note: {note}"
         yield f"  first row: {self.example}"
@@ -90,6 +98,7 @@ class TableReading(FileReport):
             "statistics": {name: list(what) for name, what in self.layout.statistics.items()},
             "source": self.layout.source,
             "set_aside": dict(self.layout.aside),
+            "genotypes": {str(size): n for size, n in self.sizes.items()},
             "example": self.example,
         }
 
@@ -127,7 +136,12 @@ def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen
     options = options or TableOptions()
     if isinstance(source, str | Path) and Path(source).is_dir():
         source = table_in(Path(source), "screen")
-    blocks = blocks_of(source, options)
+    blocks = without_blank_rows(blocks_of(source, options))
+    rows = None if options.genes else genes_of_rows(blocks.columns, blocks.sample(), options.matrix)
+    notes: list[str] = []
+    if rows is not None:
+        blocks, notes = as_pairs(blocks, rows, options)
+        options = replace(options, genes=GENES, decimal="point")
     layout = understand(blocks.name, blocks.columns, blocks.sample(), options, place=blocks.place)
     collected = _Collected(blocks.name, layout)
     for block in blocks.blocks([*layout.genes, *_maybe(layout.source)], layout.numbers, layout.decimal):
@@ -135,9 +149,10 @@ def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen
     name = Path(blocks.name).name if isinstance(source, str | Path) else "table"
     screen = collected.screen(name)
     reading = TableReading("table", Path(blocks.name), len(screen), form=blocks.form(), layout=layout)
-    reading.notes = [*blocks.notes(), *collected.notes()]
+    reading.notes = [*notes, *blocks.notes(), *collected.notes()]
     screen = _measured(screen, options.missing, reading)
     reading.kept = {"experiments": len(screen)}
+    reading.sizes = {size: int(n) for size, n in enumerate(np.bincount(screen.genotypes.size)) if n}
     reading.example = _first(screen)
     return screen, reading
 
@@ -221,9 +236,14 @@ class _Collected:
 
     def notes(self) -> list[str]:
         """What is remarkable about the genotypes."""
-        if not self._repeated:
-            return []
-        return [f"{counted(self._repeated, 'row names', 'rows name')} the same gene twice, which counts once"]
+        found = []
+        marked = self._genotypes.marked
+        if marked:
+            some = counted(len(marked), "name is", "names are")
+            found.append(f"{some} read without the mark of a deletion: {listed(list(marked))}")
+        if self._repeated:
+            found.append(f"{counted(self._repeated, 'row names', 'rows name')} the same gene twice, which counts once")
+        return found
 
 
 def _written(block: pa.RecordBatch, layout: Layout) -> pa.Array:

@@ -37,7 +37,8 @@ class TextTable(DelimitedFile):
     """A delimited text file with its header; fields may stand in quotes.
 
     Lines that start with ``#`` or ``%`` are comments; the last one above the data is the header if it names the
-    columns. A line that is not UTF-8 is read as Windows-1252, which contains Latin-1.
+    columns. A line of which every cell is empty is none. A line that is not UTF-8 is read as Windows-1252, which
+    contains Latin-1.
 
     Args:
         path: The file.
@@ -96,6 +97,9 @@ class TextTable(DelimitedFile):
         if any(sign in block for sign in (b"\n#", b"\n%", b"\r#", b"\r%")) or block[:1] in (b"#", b"%"):
             block, comments = _COMMENT.subn(b"", block)
             self.comments += comments
+        sign = self._separator.encode()
+        if block.startswith(sign) or b"\n" + sign in block or b"\r" + sign in block:
+            block = re.sub(rb"(?:^|(?<=[\r\n]))[ \t%b]+(?=[\r\n]|$)" % re.escape(sign), b"", block)
         if self._separator == " ":
             ends = re.split(rb"([\r\n]+)", block)
             block = b"".join(_BLANKS.sub(lambda found: found[1] or b"\t", part.strip(b" \t")) for part in ends)
@@ -107,7 +111,7 @@ class TextTable(DelimitedFile):
             text, whole = stream.start(_SAMPLE)
         texts = _LINE_END.split(text)
         texts = texts if whole or len(texts) < 2 else texts[:-1]
-        numbered = [(number, line) for number, line in enumerate(texts, 1) if line.strip()]
+        numbered = [(number, line) for number, line in enumerate(texts, 1) if line.strip(" \t,;|")]
         hint = _EXCEL_HINT.match(numbered[0][1].strip()) if numbered else None
         numbered = numbered[1:] if hint else numbered
         data = [(number, line) for number, line in numbered if line[0] not in "#%"]

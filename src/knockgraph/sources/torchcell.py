@@ -4,13 +4,16 @@ A record is a list of experiments on one genotype, ``[{"experiment": …, "exper
 one. Of an experiment these are read::
 
     dataset_name
-    genotype    perturbations: [{systematic_gene_name, perturbation_type, …}, …]
-    phenotype   label_name (earlier: label): the field that holds the phenotype; label_statistic_name (earlier:
-                label_error): the field of its statistic
+    genotype      perturbations: [{systematic_gene_name, perturbation_type, …}, …]
+    environment   media: {name, state}, temperature: {value, unit}, …
+    phenotype     label_name (earlier: label): the field that holds the phenotype; label_statistic_name (earlier:
+                  label_error): the field of its statistic
 
 A phenotype that is a table of numbers (expression, morphology) becomes one phenotype for each of its entries,
 ``LABEL_ENTRY``. Every perturbed gene counts as deleted, as in torchcell's graphs; the report counts the alleles among
-them. References, environments and publications are left out.
+them. An infinite statistic (an error of one measurement) counts as missing. The source of an experiment is its
+dataset and, in a store with several environments, its environment: ``DATASET (SC solid 30 Celsius)``. References and
+publications are left out.
 
 ``STORE.json`` beside the data says whether the records are compressed. The stores of single datasets hold pickles,
 which are never read.
@@ -19,6 +22,7 @@ which are never read.
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -32,9 +36,12 @@ from knockgraph.screen import Genotypes, Screen
 from knockgraph.screen.coordinates import Coordinates, as_columns
 from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.sources.source import ScreenOptions, Source
+from knockgraph.words import listed
 
 Record = dict[str, Any]
-_PLACES = (("lmdb",), ("processed", "lmdb"), ("aggregation", "lmdb"), ("raw", "lmdb"))
+_PLACES = tuple(
+    (*parts, "lmdb") for parts in ((), *((step,) for step in ("processed", "aggregation", "deduplication", "raw")))
+)
 
 
 class Torchcell(Source):
@@ -78,10 +85,7 @@ def screen_of(texts: Iterable[tuple[str, bytes]], folder: Path, report: FileRepo
     report.read = len(collected.ptr) - 1
     if report.read == 0:
         raise FileFormatError(f"{folder} holds no experiments; is it the right folder?")
-    alleles = {kind: count for kind, count in collected.types.most_common() if kind != "deletion"}
-    if alleles:
-        some = ", ".join(f"{count:,} {kind}" for kind, count in alleles.items())
-        report.notes.append(f"perturbations other than deletions count as deletions, as in torchcell: {some}")
+    report.notes += collected.notes()
     try:
         screen = collected.screen()
     except ScreenError as error:
@@ -100,8 +104,11 @@ class _Collected:
         self.types: Counter[str] = Counter()
         self.labels = _Entries()
         self.statistics = _Entries()
-        self.sources: dict[str, int] = {}
+        self.sources: dict[tuple[str, str], int] = {}  # dataset and environment
         self.label_sources: list[int] = []
+        self.environments: Counter[str] = Counter()
+        self.undefined = 0
+        self.ownerless = 0
 
     def add(self, record: list[Any], where: str) -> None:
         """Add the experiments on one genotype."""
@@ -128,19 +135,42 @@ class _Collected:
         # Earlier versions say 'label' and 'label_error'.
         label = str(phenotype["label"] if "label" in phenotype else phenotype["label_name"])
         statistic = str(phenotype.get("label_statistic_name") or phenotype.get("label_error") or "")
-        source = self.sources.setdefault(str(experiment.get("dataset_name", "")), len(self.sources))
+        environment = " ".join(_words(experiment.get("environment")))
+        self.environments[environment] += 1
+        made = (str(experiment.get("dataset_name", "")), environment)
+        source = self.sources.setdefault(made, len(self.sources))
         sample = len(self.ptr) - 1
         short = statistic.removeprefix(f"{label}_")
         deviations = dict(_numbers("", phenotype.get(statistic)))
         for entry, value in _numbers("", phenotype[label]):
             self.labels.add(sample, f"{label}{entry}", item, value)
             self.label_sources.append(source)
-            if entry in deviations:
-                self.statistics.add(sample, f"{label}{entry}.{short}", item, deviations[entry])
+            deviation = deviations.pop(entry, None)
+            if deviation is not None and math.isinf(deviation):
+                self.undefined += 1
+            elif deviation is not None:
+                self.statistics.add(sample, f"{label}{entry}.{short}", item, deviation)
+        self.ownerless += len(deviations)
         self.types.update(str(gene.get("perturbation_type", "deletion")) for gene in perturbed)
         if not all(isinstance(gene, str) for gene in genes):
             raise TypeError("a systematic_gene_name is no text")
         return tuple(sorted(set(genes)))
+
+    def notes(self) -> Iterator[str]:
+        """What the report says beside numbers of rows."""
+        alleles = [f"{count:,} {kind}" for kind, count in self.types.most_common() if kind != "deletion"]
+        if alleles:
+            yield f"perturbations other than deletions count as deletions, as in torchcell: {', '.join(alleles)}"
+        if len(self.environments) > 1:
+            common = [f"{name or 'none given'} ({count:,})" for name, count in self.environments.most_common()]
+            yield (
+                f"experiments of {len(self.environments)} environments share their columns, as in torchcell; the "
+                f"source of each says which it is: {listed(common)}"
+            )
+        if self.undefined:
+            yield f"infinite statistics are taken for missing: {self.undefined:,}"
+        if self.ownerless:
+            yield f"statistics of which no phenotype has the name are left out: {self.ownerless:,}"
 
     def screen(self) -> Screen:
         """All of them."""
@@ -151,15 +181,17 @@ class _Collected:
         return Screen(genotypes.take(made.sample), made.phenotypes, made.statistics, source)
 
     def _sources(self, place: np.ndarray[Any, Any], rows: int) -> list[str]:
-        """The datasets of each row's numbers, joined by ``+``."""
-        names = list(self.sources)
+        """The datasets of each row's numbers, joined by ``+``, and their environments if there are several."""
+        several = len(self.environments) > 1
+        names = [f"{dataset} ({place})" if several and place else dataset for dataset, place in self.sources]
+        codes = np.array(self.label_sources, dtype=np.int64)
         first = np.full(rows, -1)
-        first[place[::-1]] = np.array(self.label_sources, dtype=np.int64)[::-1]
-        texts = [names[code] if code >= 0 else "" for code in first.tolist()]
-        for row, code in zip(place.tolist(), self.label_sources, strict=True):
-            if names[code] not in texts[row].split("+"):
-                texts[row] = f"{texts[row]}+{names[code]}"
-        return texts
+        first[place[::-1]] = codes[::-1]
+        of_row = [[code] if code >= 0 else [] for code in first.tolist()]
+        for entry in np.flatnonzero(codes != first[place]).tolist():
+            if codes[entry] not in (found := of_row[place[entry]]):
+                found.append(codes[entry])
+        return ["+".join(names[code] for code in found) for found in of_row]
 
 
 class _Entries:
@@ -190,6 +222,19 @@ def _numbers(entry: str, value: Any) -> Iterator[tuple[str, float]]:
         raise TypeError(f"a phenotype is {value!r:.40}, which is no number")
 
 
+def _words(value: Any) -> Iterator[str]:
+    """All texts and numbers of an environment, in their order.
+
+    >>> list(_words({"media": {"name": "SC", "state": "solid"}, "temperature": {"value": 30.0}, "other": None}))
+    ['SC', 'solid', '30']
+    """
+    if isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _words(part)
+    elif value is not None:
+        yield f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _texts(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Keys and JSON texts, in the order of the records' numbers."""
     try:
@@ -217,7 +262,7 @@ def _compressed(folder: Path) -> bool:
         return False
     try:
         codec = json.loads(file.read_text())["codec"]
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise FileFormatError(f"{file} does not say how the records are stored; copy the store again") from error
     if codec not in ("none", "zlib"):
         raise FileFormatError(f"{file} names the codec {codec!r}, but only none and zlib are known")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,14 +18,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_MARKS = re.compile(r"[Δ∆]?(.+?)(?:[-_]?[Δ∆]\d*)?(?:::.*)?")
+
+
+def unmarked(name: str) -> str:
+    """A gene without the mark of its deletion.
+
+    >>> [unmarked(name) for name in ("rad52Δ", "rad52-Δ", "rad52Δ0::kanMX", "RAD52::URA3", "ΔrecA", "rad52")]
+    ['rad52', 'rad52', 'rad52', 'RAD52', 'recA', 'rad52']
+    """
+    if not any(sign in name for sign in ("Δ", "∆", "::")):
+        return name
+    found = _MARKS.fullmatch(name)
+    return found[1].strip() if found else name
+
+
 class WrittenGenotypes:
     """Collects genotypes, given as strings (``A+B``, ``WT``) or as lists of names, as codes into one list of names.
 
     Args:
         join: What divides the genes of a string, one of :data:`JOINS`.
+
+    Attributes:
+        marked: Names that were written with the mark of a deletion, see :func:`unmarked`.
     """
 
     def __init__(self, join: str = "+") -> None:
+        self.marked: dict[str, None] = {}
         self._join = join
         self._code: dict[str, int] = {}
         self._codes: list[npt.NDArray[np.int32]] = []
@@ -64,6 +84,8 @@ class WrittenGenotypes:
         if not lists:
             names = [name.strip() for name in names]
             codes, size = self._without_wild_type(column, names, codes, size)
+        self.marked |= dict.fromkeys(name for name in names if unmarked(name) != name)
+        names = [unmarked(name) for name in names]
         for code, name in enumerate(names):
             if "=" in name and name not in self._code:
                 self._check_value(name, code, codes, size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -61,8 +63,9 @@ class NodeMask(Strategy):
     def memory(self) -> dict[str, int]:
         """See :class:`Strategy`; relations that are multiplied as dense matrices count once they were."""
         parts = super().memory()
-        if self.stacked is not None and self.stacked.split_nbytes:
-            parts["dense relations"] = self.stacked.split_nbytes
+        operators = [module for module in self.modules() if isinstance(module, SparseOperator)]
+        if dense := sum(operator.split_nbytes for operator in operators):
+            parts["dense relations"] = dense
         return parts
 
     def _view(self, batch: PerturbationBatch) -> NodeMaskedGraphs:
@@ -73,6 +76,7 @@ class NodeMaskedGraphs(PerturbedGraphs):
     """Keep-vectors only; every aggregation is a masked product with the shared adjacency."""
 
     strategy: NodeMask
+    _attends_shared = True
 
     def __init__(self, strategy: NodeMask, batch: PerturbationBatch) -> None:
         super().__init__(strategy, batch)
@@ -119,6 +123,19 @@ class NodeMaskedGraphs(PerturbedGraphs):
             r = self.strategy.relation_number(relation)
             return self._shared(self.strategy.operator(r), x, self._degree(r) if reduce == "mean" else None)
         return super().aggregate(relation, x, reduce)
+
+    def aggregate_scaled(self, relations: Sequence[str], x: Tensor, factors: Tensor) -> Tensor:
+        """See :class:`PerturbedGraphs`; the factors take the place of the keep-vectors, so they cost nothing."""
+        if self.graded:
+            return super().aggregate_scaled(relations, x, factors)
+        x, kept = self._expanded(x).contiguous(), factors * self.keep
+        sent = factors if self.keep_source is None else kept
+        operators = [self.strategy.operator(self.strategy.relation_number(name)) for name in relations]
+        sums = (
+            spmm(operator, x, scale_in=scale_in, scale_out=scale_out, backend=self.strategy.backend)
+            for operator, scale_in, scale_out in zip(operators, sent, kept, strict=True)
+        )
+        return torch.stack(list(sums))
 
     def distinct_rows(self) -> DistinctRows | None:
         """See :class:`PerturbedGraphs`."""
@@ -209,7 +226,12 @@ class NodeMaskedGraphs(PerturbedGraphs):
 
     def _degree(self, r: int) -> Tensor:
         """Computed once per batch, shared by all layers."""
-        if r not in self._degrees:
-            every = torch.ones_like(self.keep) if self.keep_source is None else self.keep_source
-            self._degrees[r] = masked_degree(self.strategy.operator(r), every, self.keep, backend=self.strategy.backend)
+        if r in self._degrees:
+            return self._degrees[r]
+        every = torch.ones_like(self.keep) if self.keep_source is None else self.keep_source
+        operator, backend = self.strategy.stacked, self.strategy.backend
+        if operator is None or self.keep.device.type == "cpu":
+            self._degrees[r] = masked_degree(self.strategy.operator(r), every, self.keep, backend=backend)
+        else:  # a device waits for the longest rows, and all relations together take little more than one
+            self._degrees.update(enumerate(masked_degree(operator, every, self.keep, backend=backend)))
         return self._degrees[r]

@@ -125,6 +125,7 @@ class PartlyCutGraphs(PerturbedGraphs):
         r = self.strategy.relation_number(relation)
         edges = self.edges[r]
         self.clamped.add(r)
+        source, target = self._with_batch(source), self._with_batch(target)
         whole = attend(self.strategy.operator(r), source, target, attention, slope=slope)
         if not len(edges):
             return whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -39,6 +40,9 @@ class PerturbedGraphs(ABC):
         origin: Where the perturbed graphs were made: on the ``device``, by the loader's ``worker`` processes, or
             ``in place`` because a worker strategy was given a bare batch.
     """
+
+    _attends_shared = False
+    """Whether ``_attend`` takes states without a batch axis."""
 
     def __init__(self, strategy: Strategy, batch: PerturbationBatch, origin: Origin = "device") -> None:
         self.strategy = strategy
@@ -91,6 +95,19 @@ class PerturbedGraphs(ABC):
         """The rows of :meth:`aggregate_all` that differ, ``[relations, rows, channels]``."""
         return rows.take(self.aggregate_all(x, reduce).flatten(1, 2))
 
+    def aggregate_scaled(self, relations: Sequence[str], x: Tensor, factors: Tensor) -> Tensor:
+        r""":math:`f_r \odot \mathrm{aggregate}_r(f_r \odot x)` of each relation, ``[relations, num_genes, batch,
+        channels]``: a sum whose edges have weights that are products of a factor of each end, as in GCN.
+
+        Args:
+            relations: Their names.
+            x: ``[num_genes, batch, channels]``, or ``[num_genes, channels]`` if all samples share it.
+            factors: f, ``[relations, num_genes, batch]``.
+        """
+        x = self._expanded(x)
+        f = factors.to(x.dtype).unsqueeze(-1)
+        return torch.stack([a * self.aggregate(name, a * x) for name, a in zip(relations, f, strict=True)])
+
     def attend(self, relation: str, source: Tensor, target: Tensor, attention: Tensor, slope: float = 0.2) -> Tensor:
         r"""Attention over each sample's remaining incoming edges (GATv2), the mask inside the softmax.
 
@@ -102,7 +119,8 @@ class PerturbedGraphs(ABC):
 
         Args:
             relation: Name of the relation.
-            source: :math:`s`, ``[num_genes, batch, heads, channels]``.
+            source: :math:`s`, ``[num_genes, batch, heads, channels]``, or ``[num_genes, heads, channels]`` where all
+                samples share it.
             target: :math:`t`, the same shape.
             attention: :math:`a`, ``[heads, channels]``.
             slope: Of the LeakyReLU for negative inputs.
@@ -111,6 +129,8 @@ class PerturbedGraphs(ABC):
             ``[num_genes, batch, heads, channels]``; 0 without a remaining neighbour.
         """
         r = self.strategy.relation_number(relation)
+        if self.graded or not self._attends_shared:
+            source, target = self._with_batch(source), self._with_batch(target)
         if not self.graded:
             return self._attend(r, source, target, attention, slope)
         return self._dosed_attend(r, source, target, attention, slope)
@@ -238,6 +258,10 @@ class PerturbedGraphs(ABC):
 
     @abstractmethod
     def _degree(self, r: int) -> Tensor: ...
+
+    def _with_batch(self, state: Tensor) -> Tensor:
+        """What is attended to, with its batch axis."""
+        return state.unsqueeze(1).expand(-1, self.keep.shape[1], -1, -1) if state.dim() == 3 else state
 
     def _expanded(self, x: Tensor) -> Tensor:
         """Features with their batch axis, checked."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from torch import Tensor
 from knockgraph.container import read_container, write_container
 from knockgraph.errors import FileFormatError, KnockgraphError
 from knockgraph.train import moments
+from knockgraph.train.config import quoted
+from knockgraph.words import listed
 
 FORMAT = "knockgraph.checkpoint"
 VERSION = 1
@@ -112,13 +116,18 @@ def find(folder: Path, which: str) -> Path:
         if path.is_file():
             return path
     now = next((f"its name is {new} now" for new, old in _EARLIER.items() if which == old), None)
-    why = now or "has the run validated at least once?"
+    there = [name for name in ("best-error", "best-score", "last", "previous") if _there(folder, name)]
+    why = now or (f"it has {listed(there, most=4)}" if there else "is it a run directory that has saved its state?")
     raise KnockgraphError(f"{folder.parent} has no checkpoint {which!r}; {why}")
 
 
 def any_best(folder: Path) -> bool:
-    """Whether the run has validated and kept the state with the lowest error."""
-    return any(path.is_file() for path in _places(folder, "best-error"))
+    """Whether the run has validated and kept the best states."""
+    return _there(folder, "best-error") or _there(folder, "best-score")
+
+
+def _there(folder: Path, which: str) -> bool:
+    return any(path.is_file() for path in _places(folder, which))
 
 
 def _places(folder: Path, which: str) -> list[Path]:
@@ -128,6 +137,20 @@ def _places(folder: Path, which: str) -> list[Path]:
 def any_saved(folder: Path) -> bool:
     """Whether a run has saved its state here; the last may just have been being replaced."""
     return any((folder / name).is_file() for name in (LAST, PREVIOUS))
+
+
+def resume_command(directory: Path) -> str:
+    """The command that continues a run, as a shell takes it.
+
+    >>> resume_command(Path("runs/my"))
+    'knockgraph train run_dir=runs/my resume=true'
+    >>> print(resume_command(Path("my run [1]")))
+    knockgraph train "run_dir='my run [1]'" resume=true
+    """
+    word = f"run_dir={quoted(str(directory))}"
+    # The quotes that shlex chooses read badly around single ones.
+    shown = f'"{word}"' if "'" in word and not re.search(r'["$`\\!]', word) else shlex.quote(word)
+    return f"knockgraph train {shown} resume=true"
 
 
 def set_aside(path: Path) -> Path:

@@ -44,6 +44,18 @@ _OPTIONS = {
 """What options of other programs are called → our key, where its last word is another."""
 
 
+def quoted(value: str) -> str:
+    """A text as the value of an override: in quotes where Hydra would not read it as it is.
+
+    >>> quoted("runs/my"), quoted("my run [1]")
+    ('runs/my', "'my run [1]'")
+    """
+    if re.fullmatch(r"[\w./:+@%-]+", value, re.ASCII):
+        return value
+    escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+    return f"'{escaped}'"
+
+
 def compose(overrides: Sequence[str] = ()) -> Config:
     """The config for a list of Hydra overrides such as ``trainer.max_epochs=3``; checked against the schema, the
     model's preset spelled out.

@@ -24,7 +24,7 @@ from knockgraph.errors import (
 from knockgraph.graph import CellGraph
 from knockgraph.graph.permuted import permuted
 from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
-from knockgraph.screen.calls import with_calls
+from knockgraph.screen.calls import check_calls, with_calls
 from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import Strategy, as_batch
 from knockgraph.train.schema import Config, DataConfig
@@ -60,6 +60,8 @@ class TrainingData(LightningDataModule):
         self.screen = screen = screen.resolved(graph)
         self.classes = config.task == "classification"
         bound = screen.bind(graph, data.phenotypes, data.unknown, data.missing)  # type: ignore[arg-type]
+        if data.calls is not None and data.permute != "networks":
+            check_calls(graph, bound)
         self.bound = _as_classes(bound, data) if self.classes else bound
         if data.permute == "labels":
             order = torch.randperm(len(self.bound), generator=torch.Generator().manual_seed(data.split.seed))

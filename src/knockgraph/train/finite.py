@@ -65,7 +65,7 @@ class Finite(Callback):
 
     def _diverged(self, what: str, trainer: Trainer) -> NotFiniteError:
         resumable = checkpoints.any_saved(self.directory / "checkpoints")
-        kept = f"the last good state is kept: continue with knockgraph train run_dir={self.directory} resume=true"
+        kept = f"the last good state is kept: continue with {checkpoints.resume_command(self.directory)}"
         return NotFiniteError(
             f"{what} is NaN or infinite after step {trainer.global_step:,}, so the training has stopped; "
             f"{kept if resumable else 'start again with'} optimizer.lr={self.config.optimizer.lr / 10:.3g}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from knockgraph.errors import ConfigError, KnockgraphError, TrainingStoppedError
-from knockgraph.train.checkpoints import any_saved
+from knockgraph.train.checkpoints import any_saved, resume_command
 from knockgraph.train.memory import is_out_of_memory
 from knockgraph.train.schema import Config
 
@@ -29,7 +29,7 @@ def explained(config: Config, directory: Path) -> Iterator[None]:
         if what is None:
             raise
         saved = any_saved(directory / "checkpoints")
-        how = f"continue with knockgraph train run_dir={directory} resume=true" if saved else "start the run again"
+        how = f"continue with {resume_command(directory)}" if saved else "start the run again"
         raise TrainingStoppedError(what.format(how=how, having=how if saved else f"{how} with")) from error
 
 

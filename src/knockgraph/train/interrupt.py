@@ -13,6 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from knockgraph.train import moments
+from knockgraph.train.checkpoints import resume_command
 from knockgraph.train.exchange import any_rank
 
 STOPPED = 75  #: exit code of a run that a signal other than Ctrl-C has stopped (EX_TEMPFAIL: try again)
@@ -41,7 +42,7 @@ class InterruptedRun(KeyboardInterrupt):
 
     def __str__(self) -> str:
         what = "interrupted" if self.by == signal.SIGINT else f"stopped by {self.by.name}"
-        todo = f"continue with: knockgraph train run_dir={self.directory} resume=true"
+        todo = f"continue with: {resume_command(self.directory)}"
         return f"{what}; {todo if self.resumable else 'there is no checkpoint yet; start the run again'}"
 
 
@@ -87,8 +88,9 @@ class Interrupt(pl.Callback):
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         again, self.asked = self.asked is not None, self.asked or signal.Signals(number)
-        # torchrun forwards Ctrl-C, so each of its processes receives it twice.
-        if not self.training or (again and not self._several):
+        # torchrun forwards Ctrl-C, so each of its processes receives it twice; schedulers repeat the others.
+        at_once = again and number == signal.SIGINT and not self._several
+        if not self.training or at_once:
             raise KeyboardInterrupt
 
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

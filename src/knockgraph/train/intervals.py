@@ -80,6 +80,10 @@ class Intervals:
         known = ~np.isnan(measured)
         return [float(i[k].mean()) if k.any() else math.nan for i, k in zip(inside.T, known.T, strict=True)]
 
+    def by_chance(self, tested: Sequence[int], coverage: float = COVERAGE) -> list[tuple[float, float]]:
+        """For each phenotype, see :func:`by_chance`; ``tested`` has the numbers of labels to be covered."""
+        return [by_chance(n, m, coverage) for n, m in zip(self.labels, tested, strict=True)]
+
     def save(self, directory: Path) -> None:
         """Write ``intervals.json`` into a run directory."""
         widths = {f"{level:g}": list(values) for level, values in self.half_widths.items()}
@@ -103,7 +107,7 @@ class Intervals:
             if any(len(row) != len(names) for row in (labels, *widths.values())):
                 raise ValueError("the lists differ in length")
             found = Intervals(str(document["checkpoint"]), names, labels, widths)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FileFormatError(
                 f"{path} cannot be read: {error}; remove it, and predictions will have no intervals"
             ) from error
@@ -118,3 +122,20 @@ def half_width(errors: Floats, coverage: float) -> float:
     """
     rank = math.ceil((len(errors) + 1) * coverage - 1e-9)  # 0.9 · 20 is 18, not 18.000000000000004
     return float(errors[rank - 1]) if rank <= len(errors) else math.inf
+
+
+def by_chance(labels: int, tested: int, coverage: float) -> tuple[float, float]:
+    r"""Between which shares of m tested labels lie in intervals from n others in 95 of 100 cases, if all of them are
+    drawn in the same way: of the beta-binomial distribution, by its mean and variance,
+
+    .. math:: \mu \pm 1.96 \sqrt{\mu (1 - \mu) \frac{n + 1 + m}{m (n + 2)}}, \quad
+        \mu = \frac{\lceil (n + 1)\,c \rceil}{n + 1}.
+
+    >>> [round(end, 3) for end in by_chance(800, 800, 0.9)]
+    [0.871, 0.929]
+    """
+    mean = min(math.ceil((labels + 1) * coverage - 1e-9) / (labels + 1), 1.0)
+    if not tested:
+        return 0.0, 1.0
+    room = 1.96 * math.sqrt(mean * (1 - mean) * (labels + 1 + tested) / (tested * (labels + 2)))
+    return max(mean - room, 0.0), min(mean + room, 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -18,7 +18,7 @@ from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen
 from knockgraph.train.config import load
 from knockgraph.train.schema import Config
-from knockgraph.words import counted
+from knockgraph.words import counted, listed
 
 Say = Callable[[str], None]
 
@@ -40,6 +40,8 @@ class Predictor(nn.Module):
     Attributes:
         graph: The cell graph.
         phenotypes: What is predicted, in the order of the outputs.
+        trained_genes: Which genes the training experiments delete, bool [num_genes]; ``None`` where a run of an earlier
+            version does not say.
         precision: ``full``, that of the weights; ``bf16`` for perturbed graphs; or ``auto``, bf16 on a GPU if the model
             was trained in it. With bf16 the wild type is still encoded in the precision of the weights, once for all
             batches, and its states are used where nothing is compared with them (:meth:`CellModel.with_wild_type`); so
@@ -66,6 +68,7 @@ class Predictor(nn.Module):
             options = models.on_the_host(config.model.name, options)
         self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
+        self.trained_genes: Tensor | None = None
         self.precision = "full"
         self._wild_type: tuple[Tensor, ...] | None = None
         self._encoded_with: list[int] = []
@@ -96,6 +99,20 @@ class Predictor(nn.Module):
         return (
             f"the strategy {self.strategy.name} is approximate with these options: the model "
             f"{self.config.model.name} {reach} from a deletion, beyond what is recomputed"
+        )
+
+    def never_deleted(self, genes: Iterable[int]) -> str | None:
+        """In one sentence, that training has not deleted some of these genes (rows); ``None`` if it has."""
+        known = self.trained_genes
+        new = [] if known is None else [gene for gene in sorted(set(genes)) if not known[gene]]
+        if not new:
+            return None
+        shown = listed([self.graph.genes.standard(gene) for gene in new], most=5)
+        tested = self.config.data.split.kind == "unseen-genes"
+        how = "the test part" if tested else "a run with the split unseen-genes"
+        some = counted(len(new), "gene was", "genes were")
+        return (
+            f"{some} never deleted in training ({shown}): expect less of such predictions; {how} says how good they are"
         )
 
     def forward(self, batch: PerturbationBatch) -> Prediction:
@@ -184,9 +201,11 @@ def named(what: str, create: Any, name: str, *arguments: Any, **options: Any) ->
         raise ConfigError(f"config key '{what}.options': {what} {name!r} cannot be created: {error}") from error
 
 
-def checkpoint_of(config: Config, which: str) -> str:
-    """The checkpoint that is meant: what is fitted at once has one state."""
-    return "last" if models.is_fitted(config.model.name) else which
+def checkpoint_of(config: Config, which: str, directory: Path) -> str:
+    """The checkpoint that is meant: what is fitted at once has one state, and a run that has not validated no best."""
+    folder = directory / "checkpoints"
+    unvalidated = which == "best-error" and not checkpoints.any_best(folder) and (folder / checkpoints.LAST).is_file()
+    return "last" if unvalidated or models.is_fitted(config.model.name) else which
 
 
 Kind = TypeVar("Kind", bound=Predictor)
@@ -203,7 +222,7 @@ def load_run(
     """What ``make`` makes of a run's config, graph and labels, with the weights of a checkpoint; and the config."""
     config = load(directory / "config.yaml")
     config.trainer.compile = False
-    path = checkpoints.find(directory / "checkpoints", checkpoint_of(config, which))
+    path = checkpoints.find(directory / "checkpoints", checkpoint_of(config, which, directory))
     state = checkpoints.load(path)
     graph = CellGraph.load(directory / "cell.cellgraph")
     about = state.get("knockgraph")
@@ -221,6 +240,7 @@ def load_run(
         made.load_state_dict({k: v for k, v in state["state_dict"].items() if loss or not k.startswith("loss.")})
     except RuntimeError as error:
         raise KnockgraphError(f"the checkpoint {path} does not fit the model of its config: {error}") from error
+    made.trained_genes = about.get("trained_genes")
     made.precision = "auto"
     made.eval()
     return config, made

@@ -143,7 +143,8 @@ def _fit(
     else:
         data = TrainingData.from_config(config) if given is None else given
     task = make_task(config, data.graph, data.transform)
-    task.model.set_known(data.deleted("train"))
+    task.trained_genes = data.deleted("train")
+    task.model.set_known(task.trained_genes)
     if resume_from is None:
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
         task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
@@ -213,6 +214,7 @@ def fit_at_once(
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
         task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
         about = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
+        about["trained_genes"] = data.deleted("train")
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
     with foreseen.explained(config, directory):

@@ -50,7 +50,8 @@ class Task(Predictor, LightningModule):
         self._check_loss()
         if config.trainer.precision == "64-true":
             self.double()  # the loss, too
-        # The tables are the same everywhere by construction; DDP must not send them around.
+        # The tables are the same everywhere by construction: what brings all ranks to the state of rank 0 (Lightning's
+        # _sync_module_states in train/ranks.py, or torch's DDP in somebody else's trainer) must not send them around.
         self._ddp_params_and_buffers_to_ignore = [f"strategy.{name}" for name, _ in self.strategy.named_buffers()]
         self._open = contextlib.ExitStack()
         self.validated: tuple[Tensor, Tensor] | None = None
@@ -205,6 +206,9 @@ class Task(Predictor, LightningModule):
         most = math.inf if t.max_epochs in (None, -1) else float(t.max_epochs or 0)
         if t.max_steps == -1:
             return most
+        _ = t.estimated_stepping_batches  # it counts the batches, which the check before training has not done yet
+        if t.num_training_batches == math.inf:  # of somebody else's loader without a length
+            return most
         return min(most, t.max_steps / optimizer_steps(int(t.num_training_batches), 1, self.config.trainer.accumulate))
 
     def _refresh_wild_type(self) -> None:
@@ -336,6 +340,7 @@ class Task(Predictor, LightningModule):
         checkpoint["knockgraph"] = {
             "graph": self.graph_hash,
             "transform": self.transform.state_dict(),
+            "trained_genes": self.trained_genes,
             "ranks": all_ranks(
                 {
                     "random": torch.get_rng_state(),
@@ -352,7 +357,8 @@ class Task(Predictor, LightningModule):
         self._to_restore = checkpoint["knockgraph"]
 
     def on_train_start(self) -> None:
-        """Restore what this rank had for itself."""
+        """Restore what this rank had for itself; a run that goes on in the middle of an epoch does not start it."""
+        self._begin()
         if self._to_restore is None:
             return
         ranks = self._to_restore["ranks"]

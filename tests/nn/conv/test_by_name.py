@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from strategy_cases import assert_close, cell, features, random_pairs
+from strategy_cases import DIRECTIONS, assert_close, cell, features, random_pairs
 from torch import Tensor, nn
 
 import knockgraph as kg
@@ -47,18 +47,25 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._registered, "convolution", {"one": OneRelation, "all": AllRelations})
 
 
-def view() -> kg.PerturbedGraphs:
+def view(direction: str = "both") -> kg.PerturbedGraphs:
     graph = cell(N, **{name: random_pairs(N, 0.3, seed) for seed, name in enumerate(NAMES)})
-    return kg.strategies.create("node-mask", graph)(kg.PerturbationBatch.from_lists(GENOTYPES, N))
+    return kg.strategies.create("node-mask", graph, direction=direction)(kg.PerturbationBatch.from_lists(GENOTYPES, N))
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("names", [NAMES, ("c", "a")])
 @pytest.mark.parametrize("shared", [False, True])
-def test_several_relations_are_each_relation_by_itself(shared: bool, names: tuple[str, ...]) -> None:
+def test_several_relations_are_each_relation_by_itself(shared: bool, names: tuple[str, ...], direction: str) -> None:
     """y_r = conv_r(A_r, x): a layer of several relations has the weights of as many layers of one."""
-    graphs = view()
+    graphs = view(direction)
     x = features((N, CHANNELS) if shared else (N, len(GENOTYPES), CHANNELS))
-    for kind, singles in (("sage", kg.nn.SAGEConv), ("gin", None), ("one", None), ("all", None), ("gcn", None)):
+    for kind, singles in (
+        ("sage", kg.nn.SAGEConv),
+        ("gcn", kg.nn.GCNConv),
+        ("gin", None),
+        ("one", None),
+        ("all", None),
+    ):
         torch.manual_seed(0)
         conv = relation_conv(kind, len(names), CHANNELS, mlp_layers=2).double()
         found = conv(graphs, names, x)
@@ -82,6 +89,23 @@ def test_several_relations_are_each_relation_by_itself(shared: bool, names: tupl
             assert_close(found[number].view_as(expected), expected, torch.float64, f"{kind} {name}")
 
 
+def test_gcn_of_earlier_versions_loads() -> None:
+    """It was one layer for each relation."""
+    torch.manual_seed(0)
+    singles = [kg.nn.GCNConv(CHANNELS, CHANNELS).double() for _ in NAMES]
+    for conv in singles:
+        nn.init.normal_(conv.bias)  # type: ignore[arg-type]
+    together = relation_conv("gcn", len(NAMES), CHANNELS).double()
+    holder = nn.ModuleDict({"conv": together})
+    holder.load_state_dict(
+        {f"conv.convs.{n}.{key}": value for n, conv in enumerate(singles) for key, value in conv.state_dict().items()}
+    )
+    graphs, x = view(), features((N, len(GENOTYPES), CHANNELS))
+    for found, conv, name in zip(together(graphs, NAMES, x), singles, NAMES, strict=True):
+        expected = conv(graphs, name, x)
+        assert_close(found.view_as(expected), expected, torch.float64, name)
+
+
 def test_a_state_of_its_own_for_each_relation() -> None:
     graphs = view()
     x = features((3, N, len(GENOTYPES), CHANNELS))
@@ -102,3 +126,22 @@ def test_somebody_elses_in_the_hetero_model() -> None:
         assert model(strategy(model.columns(batch)), batch).values.shape == (2, 1)
         given = [m.mlp_layers for m in model.modules() if isinstance(m, OneRelation)]
         assert set(given) <= {3}  # of what the model offers it takes what it names
+
+
+def test_a_local_layer_needs_only_distinct_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norm, activation and aggregation of the first layer skip the rows that no deletion touches."""
+    graph = kg.demo_cell()
+    batch = kg.PerturbationBatch.from_lists([[3, 5], [8]], graph.num_genes)
+    values, rows = [], []
+    for local in (False, True):
+        monkeypatch.setattr(OneRelation, "local", local, raising=False)
+        torch.manual_seed(0)
+        messages = {"layers": 2, "conv": "one", "aggregation": "attention"}
+        model = kg.models.create("hetero", graph, channels=8, messages=messages).double()
+        aggregation = model.get_submodule("layers.0.aggregation")
+        aggregation.register_forward_hook(lambda _, given, y: rows.append(given[0].shape[1]))
+        strategy = kg.strategies.create("node-mask", graph)
+        values.append(model(strategy(model.columns(batch)), batch).values)
+    assert_close(values[1], values[0], torch.float64)
+    assert rows[0] == 3 * graph.num_genes
+    assert graph.num_genes <= rows[1] < rows[0] / 2

@@ -13,27 +13,35 @@ from torch import Tensor, nn
 from knockgraph import registry
 from knockgraph.nn.conv.relation_conv import Names, RelationConv
 from knockgraph.nn.conv.typed import TypedConv
-from knockgraph.ops import DistinctRows
+from knockgraph.ops import DistinctRows, autocast_input, fused
 from knockgraph.strategies import PerturbedGraphs
 
 
 class EachRelation(RelationConv):
-    r"""A layer of one relation, such as :class:`~knockgraph.nn.GCNConv`, made once for each:
+    r"""A layer of one relation, made once for each:
     :math:`y_r = \mathrm{convs}_r(\mathrm{view}, r, x)`.
 
     Args:
-        convs: The layers, in the order of the relations.
+        convs: The layers, in the order of the relations. They say whether they are ``local`` and whether ``degrees``
+            count, see :class:`RelationConv`.
+        backend: Of norm and activation, see :func:`~knockgraph.ops.norm_gelu`.
     """
 
-    def __init__(self, convs: Sequence[nn.Module]) -> None:
+    def __init__(self, convs: Sequence[nn.Module], backend: str = "auto") -> None:
         super().__init__(len(convs))
         self.convs = nn.ModuleList(convs)
+        self.backend = backend
         self.degrees = getattr(convs[0], "degrees", None)
+        self.local = getattr(convs[0], "local", False)
 
     def forward(self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         convs = zip(relation, self.convs, strict=True)
         y = torch.stack([conv(view, name, x).flatten(0, 1) for name, conv in convs])
         return y if rows is None else rows.take(y)
+
+    def fuses(self, x: Tensor, activation: nn.Module) -> bool:
+        """Only GELU, and only what comes after the layers; see :func:`~knockgraph.ops.norm_gelu`."""
+        return isinstance(activation, nn.GELU) and fused(self.backend, autocast_input(x), x.shape[-1])
 
 
 def relation_conv(name: str, relations: int, channels: int, typed: bool = False, **offered: Any) -> RelationConv:
@@ -57,4 +65,4 @@ def relation_conv(name: str, relations: int, channels: int, typed: bool = False,
     if issubclass(kind, RelationConv):
         conv: RelationConv = make(relations=relations)
         return conv
-    return EachRelation([make() for _ in range(relations)])
+    return EachRelation([make() for _ in range(relations)], offered.get("backend", "auto"))

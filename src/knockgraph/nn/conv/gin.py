@@ -7,8 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from knockgraph.nn.conv.relation_conv import Names, RelationConv, gather
-from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
+from knockgraph.nn.conv.relation_conv import Names, RelationConv, affine, gather
 from knockgraph.nn.grouped_linear import GroupedLinear
 from knockgraph.ops import DistinctRows, autocast_input, fused, relation_mlp
 from knockgraph.strategies import PerturbedGraphs
@@ -99,7 +98,7 @@ class GINConv(RelationConv):
             self.eps,
             torch.stack([module.weight for module in linear]),
             torch.stack([module.bias.squeeze(1) for module in linear if module.bias is not None]),
-            (norm.weight.squeeze(1), norm.bias.squeeze(1)) if isinstance(norm, GroupedLayerNorm) else None,
+            affine(norm),
             None if rows is None else rows.count,
             self.backend,
         )

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import DistinctRows, Reduce
+from knockgraph.ops import DistinctRows, Reduce, autocast_input, fused, norm_gelu
 from knockgraph.strategies import PerturbedGraphs
 
 Names = str | Sequence[str]
@@ -27,6 +28,7 @@ class RelationConv(nn.Module, ABC):
             samples share x, such a layer has few rows that differ, see :class:`~knockgraph.ops.DistinctRows`.
         degrees: Whether the neighbours' degrees count, too, so that a deletion reaches one hop further; ``None``: not
             stated, it may reach any distance.
+        backend: Of what is fused: ``auto``, ``triton`` or ``torch``.
 
     Shapes:
         x ``[num_genes, batch, in_channels]`` (or ``[num_genes, in_channels]``, shared by all samples) ->
@@ -36,6 +38,7 @@ class RelationConv(nn.Module, ABC):
 
     local: bool = False
     degrees: bool | None = None
+    backend: str = "auto"
 
     def __init__(self, relations: int | None = None) -> None:
         super().__init__()
@@ -61,8 +64,12 @@ class RelationConv(nn.Module, ABC):
     def fused(
         self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None, norm: nn.Module
     ) -> Tensor:
-        """The activated and normed convolution in one operation, where :meth:`fuses` says so."""
-        raise NotImplementedError
+        """The activated and normed convolution, where :meth:`fuses` says so; here only norm and activation are one."""
+        y = self(view, relation, x, rows)
+        if not isinstance(norm, GroupedLayerNorm):
+            return nn.functional.gelu(y)
+        count = None if rows is None else rows.count
+        return norm_gelu(y, norm.weight.squeeze(1), norm.bias.squeeze(1), count, self.backend)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.relations is None else f'{self.relations} relations'})"
@@ -73,6 +80,21 @@ def linear(relations: int | None, in_channels: int, out_channels: int, bias: boo
     if relations is None:
         return nn.Linear(in_channels, out_channels, bias)
     return GroupedLinear(relations, in_channels, out_channels, bias, activated=True)
+
+
+def one_map_fuses(backend: str, x: Tensor, activation: nn.Module, conv: nn.Module) -> bool:
+    """Whether :func:`~knockgraph.ops.relation_mlp` takes a convolution with one map for each of several relations: as
+    many channels as before, then GELU.
+    """
+    if not isinstance(conv, GroupedLinear) or not isinstance(activation, nn.GELU):
+        return False
+    _, in_channels, out_channels = conv.weight.shape
+    return in_channels == out_channels and fused(backend, autocast_input(x), in_channels)
+
+
+def affine(norm: nn.Module) -> tuple[Tensor, Tensor] | None:
+    """Scale and shift of a layer's norm, ``[relations, channels]``, if it has one."""
+    return (norm.weight.squeeze(1), norm.bias.squeeze(1)) if isinstance(norm, GroupedLayerNorm) else None
 
 
 def gather(
@@ -86,11 +108,12 @@ def gather(
     if isinstance(relation, str):
         sent = view.aggregate(relation, x, reduce)
         return (x.unsqueeze(1) if x.dim() == 2 else x), sent
-    own = _own(view, x, rows)
+    own = own_states(view, x, rows)
     return own, _sent(view, relation, x, reduce, rows)
 
 
-def _own(view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None) -> Tensor:
+def own_states(view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
+    """The genes' own states, ``[num_genes · batch, channels]``; with distinct rows only their places."""
     if x.dim() == 4:
         return x.flatten(1, 2)
     if x.dim() == 2:

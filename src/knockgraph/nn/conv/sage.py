@@ -6,8 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from knockgraph.nn.conv.relation_conv import Names, RelationConv, gather, linear
-from knockgraph.ops import DistinctRows, autocast_input
+from knockgraph.nn.conv.relation_conv import Names, RelationConv, affine, gather, linear, one_map_fuses
+from knockgraph.ops import DistinctRows, autocast_input, relation_mlp
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -24,6 +24,7 @@ class SAGEConv(RelationConv):
         reduce: ``mean`` or ``max``.
         bias: Whether there is a b.
         relations: How many relations, each with its own W and b; ``None``: one at a time.
+        backend: Of the maps, norm and activation of several relations, see :func:`~knockgraph.ops.relation_mlp`.
 
     Shapes:
         See :class:`~knockgraph.nn.RelationConv`.
@@ -39,8 +40,10 @@ class SAGEConv(RelationConv):
         reduce: Literal["mean", "max"] = "mean",
         bias: bool = True,
         relations: int | None = None,
+        backend: str = "auto",
     ) -> None:
         super().__init__(relations)
+        self.backend = backend
         self.reduce: Literal["mean", "max"] = reduce
         self.neighbour = linear(relations, in_channels, out_channels, bias)
         self.own = linear(relations, in_channels, out_channels, bias=False)
@@ -52,6 +55,24 @@ class SAGEConv(RelationConv):
 
     def forward(self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
         return sage(view, relation, x, self.neighbour, self.own, self.reduce, rows)
+
+    def fused(
+        self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None, norm: nn.Module
+    ) -> Tensor:
+        assert self.neighbour.bias is not None
+        return relation_mlp(
+            *gather(view, relation, autocast_input(x), self.reduce, rows),
+            self.own.weight,
+            self.neighbour.weight.unsqueeze(0),
+            self.neighbour.bias.squeeze(1).unsqueeze(0),
+            affine(norm),
+            None if rows is None else rows.count,
+            self.backend,
+        )
+
+    def fuses(self, x: Tensor, activation: nn.Module) -> bool:
+        """Only GELU, with a b; see :func:`~knockgraph.ops.relation_mlp` for the rest."""
+        return self.neighbour.bias is not None and one_map_fuses(self.backend, x, activation, self.neighbour)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.neighbour}, reduce={self.reduce})"

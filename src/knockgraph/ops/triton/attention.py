@@ -1,5 +1,6 @@
-"""Attention as Triton kernels: one program per row, head and block of samples, several neighbours in flight.
+"""Attention as Triton kernels: one warp per row and block of samples, several neighbours in flight.
 
+A warp alone never waits for others: sums over a row stay in its registers or are exchanged between its lanes.
 Imported on first use only. The same kernels run on a CPU through Triton's interpreter (``TRITON_INTERPRET=1``).
 """
 
@@ -17,13 +18,26 @@ from torch import Tensor
 
 from knockgraph.ops.triton.spmm import as_factors
 
-# A program reads this many bytes of each neighbour's row, and at most this many neighbours at once. Each element of a
-# tile needs several registers (state, sum, logit): with 2,048 of them a kernel stays below 170 registers a thread.
+# A program reads this many bytes of each neighbour's row, and at most this many neighbours at once, so many that a tile
+# with its logits, states and sums stays in the registers.
 _ROW_BYTES = 512
-_NEIGHBOURS = 16
+_NEIGHBOURS = 8
 _TILE = 2048
-_WARPS = 4
+_WARPS = 1
 _INT32_MAX = 2**31 - 1
+
+
+@triton.jit
+def _of_groups(x, SAMPLES: tl.constexpr):
+    """[neighbours, heads] -> [neighbours, samples · heads], the same for all samples."""
+    wide = tl.broadcast_to(x[:, None, :], [x.shape[0], SAMPLES, x.shape[1]])
+    return tl.reshape(wide, [x.shape[0], SAMPLES * x.shape[1]])
+
+
+@triton.jit
+def _of_heads(x, SAMPLES: tl.constexpr, HEADS: tl.constexpr):
+    """[neighbours or samples · heads, …] summed over the samples."""
+    return tl.sum(tl.reshape(x, [x.shape[0], SAMPLES, HEADS]), axis=1)
 
 
 @triton.jit
@@ -45,31 +59,51 @@ def _attend_rows(
     MASKED_IN: tl.constexpr,
     MASKED_OUT: tl.constexpr,
     WIDE: tl.constexpr,
+    SHARED: tl.constexpr,
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
+    HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     NONE = float("-inf")
     row = tl.load(order + tl.program_id(0)).to(tl.int64)
-    head = tl.program_id(1) % heads
-    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    # Samples and heads as one axis: a neighbour's states of several samples lie side by side.
+    place = tl.arange(0, SAMPLES * HEADS)
+    sample = tl.program_id(1) * SAMPLES + place // HEADS
+    head = place % HEADS
+    there = (sample < batch) & (head < heads)
+    group = sample * heads + head
     channel = tl.arange(0, WIDTH)
     lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    inner = ((sample * heads + head) * channels)[:, None] + channel[None, :]
-    real = channel < channels
-    kept_row = sample < batch
+    real = there[:, None] & (channel < channels)[None, :]
+    inner = (group * channels)[:, None] + channel[None, :]
+    steep = tl.load(slope)
+    # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
+    number = tl.arange(0, HEADS)
+    narrow = (number * channels)[:, None] + channel[None, :]
+    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    if SHARED:
+        width = heads * channels
+        within = (head * channels)[:, None] + channel[None, :]
+        a = tl.load(attention + narrow, mask=is_head, other=0.0)
+    else:
+        width = columns
+        within = inner
+        a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
+    kept_row = there
     if MASKED_OUT:
         kept_row = kept_row & (tl.load(keep_out + row * batch + sample, mask=kept_row, other=0) != 0)
-    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
-    steep = tl.load(slope)
     offset = row * columns
-    t = tl.load(target + offset + inner, mask=kept_row[:, None] & real[None, :], other=0.0).to(SUM)
-    # Each lane keeps a running softmax of its own; they are merged once, at the end, always in the same order.
-    peak = tl.full([NEIGHBOURS, SAMPLES], NONE, dtype=SUM)
-    total = tl.zeros([NEIGHBOURS, SAMPLES], dtype=SUM)
-    result = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    if SHARED:
+        t = tl.load(target + row * width + narrow, mask=is_head, other=0.0).to(SUM)
+    else:
+        t = tl.load(target + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
+    low = a * steep
+    peak = tl.full([SAMPLES * HEADS], NONE, dtype=SUM)
+    total = tl.zeros([SAMPLES * HEADS], dtype=SUM)
+    result = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
@@ -79,30 +113,31 @@ def _attend_rows(
         kept = here[:, None] & kept_row[None, :]
         if MASKED_IN:
             kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
-        base = j * columns
-        inside = kept[:, :, None] & real[None, None, :]
-        s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
-        z = s + t[None, :, :]
-        z = tl.where(z > 0, z, z * steep)
-        logit = tl.where(kept, tl.sum(z * a[None, None, :], axis=2), NONE)
-        new_peak = tl.maximum(peak, logit)
+        base = j * width
+        inside = kept[:, :, None] & real[None, :, :]
+        s = tl.load(source + base[:, None, None] + within[None, :, :], mask=inside, other=0.0).to(SUM)
+        if SHARED:
+            once = here[:, None, None] & is_head[None, :, :]
+            z = tl.load(source + base[:, None, None] + narrow[None, :, :], mask=once, other=0.0).to(SUM) + t[None, :, :]
+        else:
+            z = s + t[None, :, :]
+        logit = tl.sum(z * tl.where(z > 0, a[None, :, :], low[None, :, :]), axis=2)
+        if SHARED:
+            logit = _of_groups(logit, SAMPLES)
+        logit = tl.where(kept, logit, NONE)
+        new_peak = tl.maximum(peak, tl.max(logit, axis=0))
         level = tl.where(new_peak == NONE, 0.0, new_peak)
-        share = tl.exp(logit - level)
+        share = tl.exp(logit - level[None, :])
         fade = tl.exp(peak - level)
-        total = total * fade + share
-        result = result * fade[:, :, None] + share[:, :, None] * s
+        total = total * fade + tl.sum(share, axis=0)
+        result = result * fade[:, None] + tl.sum(share[:, :, None] * s, axis=0)
         peak = new_peak
-    top = tl.max(peak, axis=0)
-    top = tl.where(top == NONE, 0.0, top)
-    fade = tl.exp(peak - top[None, :])
-    norm = tl.sum(total * fade, axis=0)
-    found = norm != 0
-    norm = tl.where(found, norm, 1.0)
-    value = tl.where(found[:, None], tl.sum(result * fade[:, :, None], axis=0) / norm[:, None], 0.0)
-    inside = (sample < batch)[:, None] & real[None, :]
-    tl.store(y + offset + inner, value.to(y.dtype.element_ty), mask=inside)
-    group = (row * batch + sample) * heads + head
-    tl.store(lse + group, tl.where(found, top + tl.log(norm), float("inf")), mask=sample < batch)
+    found = total != 0
+    total = tl.where(found, total, 1.0)
+    value = tl.where(found[:, None], result / total[:, None], 0.0)
+    tl.store(y + offset + inner, value.to(y.dtype.element_ty), mask=real)
+    top = tl.where(found, peak + tl.log(total), float("inf"))
+    tl.store(lse + row * (batch * heads) + group, top, mask=there)
 
 
 @triton.jit
@@ -126,32 +161,52 @@ def _grad_of_targets(
     channels,
     MASKED_IN: tl.constexpr,
     WIDE: tl.constexpr,
+    SHARED: tl.constexpr,
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
+    HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     row = tl.load(order + tl.program_id(0)).to(tl.int64)
-    head = tl.program_id(1) % heads
-    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    # Samples and heads as one axis: a neighbour's states of several samples lie side by side.
+    place = tl.arange(0, SAMPLES * HEADS)
+    sample = tl.program_id(1) * SAMPLES + place // HEADS
+    head = place % HEADS
+    there = (sample < batch) & (head < heads)
+    group = sample * heads + head
     channel = tl.arange(0, WIDTH)
     lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    inner = ((sample * heads + head) * channels)[:, None] + channel[None, :]
-    real = channel < channels
-    group = (row * batch + sample) * heads + head
-    norm = tl.load(lse + group, mask=sample < batch, other=float("inf"))
-    kept_row = norm != float("inf")
-    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
+    real = there[:, None] & (channel < channels)[None, :]
+    inner = (group * channels)[:, None] + channel[None, :]
     steep = tl.load(slope)
+    # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
+    number = tl.arange(0, HEADS)
+    narrow = (number * channels)[:, None] + channel[None, :]
+    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    if SHARED:
+        width = heads * channels
+        within = (head * channels)[:, None] + channel[None, :]
+        a = tl.load(attention + narrow, mask=is_head, other=0.0)
+    else:
+        width = columns
+        within = inner
+        a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
+    of_row = row * (batch * heads)
+    norm = tl.load(lse + of_row + group, mask=there, other=float("inf"))
+    kept_row = norm != float("inf")
     offset = row * columns
-    inside_row = kept_row[:, None] & real[None, :]
-    t = tl.load(target + offset + inner, mask=inside_row, other=0.0).to(SUM)
+    inside_row = kept_row[:, None] & real
+    if SHARED:
+        t = tl.load(target + row * width + narrow, mask=is_head, other=0.0).to(SUM)
+    else:
+        t = tl.load(target + offset + inner, mask=inside_row, other=0.0).to(SUM)
     dy = tl.load(grad + offset + inner, mask=inside_row, other=0.0).to(SUM)
     expected = tl.sum(dy * tl.load(y + offset + inner, mask=inside_row, other=0.0).to(SUM), axis=1)
-    tl.store(mean + group, expected, mask=sample < batch)
-    dt = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
-    da = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    tl.store(mean + of_row + group, expected, mask=there)
+    dt = tl.zeros(a.shape, dtype=SUM)
+    da = tl.zeros(a.shape, dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
@@ -161,23 +216,34 @@ def _grad_of_targets(
         kept = here[:, None] & kept_row[None, :]
         if MASKED_IN:
             kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
-        base = j * columns
-        inside = kept[:, :, None] & real[None, None, :]
-        s = tl.load(source + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
-        z = s + t[None, :, :]
+        base = j * width
+        inside = kept[:, :, None] & real[None, :, :]
+        s = tl.load(source + base[:, None, None] + within[None, :, :], mask=inside, other=0.0).to(SUM)
+        if SHARED:
+            once = here[:, None, None] & is_head[None, :, :]
+            z = tl.load(source + base[:, None, None] + narrow[None, :, :], mask=once, other=0.0).to(SUM) + t[None, :, :]
+        else:
+            z = s + t[None, :, :]
         slant = tl.where(z > 0, 1.0, steep)
-        logit = tl.where(kept, tl.sum(z * slant * a[None, None, :], axis=2), float("-inf"))
-        share = tl.exp(logit - norm[None, :])
-        gain = tl.sum(s * dy[None, :, :], axis=2) - expected[None, :]
-        step = (share * gain)[:, :, None] * slant
-        dt += step
-        da += step * z
-    value = tl.sum(dt, axis=0) * a[None, :]
-    inside = (sample < batch)[:, None] & real[None, :]
-    tl.store(grad_target + offset + inner, value.to(grad_target.dtype.element_ty), mask=inside)
+        z = z * slant
+        logit = tl.sum(z * a[None, :, :], axis=2)
+        if SHARED:
+            logit = _of_groups(logit, SAMPLES)
+        share = tl.exp(tl.where(kept, logit, float("-inf")) - norm[None, :])
+        step = share * (tl.sum(s * dy[None, :, :], axis=2) - expected[None, :])
+        if SHARED:
+            step = _of_heads(step, SAMPLES, HEADS)
+        dt += tl.sum(step[:, :, None] * slant, axis=0)
+        da += tl.sum(step[:, :, None] * z, axis=0)
     # One row of partial sums per program: adding them up later keeps the order fixed.
-    part = (row * tl.num_programs(1) + tl.program_id(1)) * channels
-    tl.store(partial + part + channel, tl.sum(tl.sum(da, axis=0), axis=0), mask=real)
+    part = (row * tl.num_programs(1) + tl.program_id(1)) * heads * channels
+    value = (dt * a).to(grad_target.dtype.element_ty)
+    if SHARED:
+        tl.store(grad_target + part + narrow, value, mask=is_head)
+    else:
+        tl.store(grad_target + offset + inner, value, mask=real)
+        da = tl.sum(tl.reshape(da, [SAMPLES, HEADS, WIDTH]), axis=0)
+    tl.store(partial + part + narrow, da, mask=is_head)
 
 
 @triton.jit
@@ -199,28 +265,49 @@ def _grad_of_sources(
     channels,
     MASKED_IN: tl.constexpr,
     WIDE: tl.constexpr,
+    SHARED: tl.constexpr,
     SUM: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
     SAMPLES: tl.constexpr,
+    HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     row = tl.load(order + tl.program_id(0)).to(tl.int64)
-    head = tl.program_id(1) % heads
-    sample = tl.program_id(1) // heads * SAMPLES + tl.arange(0, SAMPLES)
+    # Samples and heads as one axis: a neighbour's states of several samples lie side by side.
+    place = tl.arange(0, SAMPLES * HEADS)
+    sample = tl.program_id(1) * SAMPLES + place // HEADS
+    head = place % HEADS
+    there = (sample < batch) & (head < heads)
+    group = sample * heads + head
     channel = tl.arange(0, WIDTH)
     lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    group = sample * heads + head
+    real = there[:, None] & (channel < channels)[None, :]
     inner = (group * channels)[:, None] + channel[None, :]
-    real = channel < channels
-    kept_row = sample < batch
+    steep = tl.load(slope)
+    # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
+    number = tl.arange(0, HEADS)
+    narrow = (number * channels)[:, None] + channel[None, :]
+    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    if SHARED:
+        width = heads * channels
+        within = (head * channels)[:, None] + channel[None, :]
+        a = tl.load(attention + narrow, mask=is_head, other=0.0)
+    else:
+        width = columns
+        within = inner
+        a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
+    kept_row = there
     if MASKED_IN:
         kept_row = kept_row & (tl.load(keep_in + row * batch + sample, mask=kept_row, other=0) != 0)
-    a = tl.load(attention + head * channels + channel, mask=real, other=0.0)
-    steep = tl.load(slope)
     offset = row * columns
-    s = tl.load(source + offset + inner, mask=kept_row[:, None] & real[None, :], other=0.0).to(SUM)
-    ds = tl.zeros([NEIGHBOURS, SAMPLES, WIDTH], dtype=SUM)
+    s = tl.load(source + row * width + within, mask=kept_row[:, None] & real, other=0.0).to(SUM)
+    once = s
+    if SHARED:
+        once = tl.load(source + row * width + narrow, mask=is_head, other=0.0).to(SUM)
+    low = a * steep
+    ds = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
+    of_logits = tl.zeros(a.shape, dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for k in range(start, end, NEIGHBOURS):
@@ -233,18 +320,31 @@ def _grad_of_sources(
         kept = kept & (norm != float("inf"))
         expected = tl.load(mean + groups, mask=kept, other=0.0)
         base = i * columns
-        inside = kept[:, :, None] & real[None, None, :]
-        t = tl.load(target + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
+        inside = kept[:, :, None] & real[None, :, :]
+        if SHARED:
+            whole = here[:, None, None] & is_head[None, :, :]
+            t = tl.load(target + (i * width)[:, None, None] + narrow[None, :, :], mask=whole, other=0.0).to(SUM)
+        else:
+            t = tl.load(target + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
         dy = tl.load(grad + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
-        z = s[None, :, :] + t
-        slant = tl.where(z > 0, 1.0, steep)
-        logit = tl.where(kept, tl.sum(z * slant * a[None, None, :], axis=2), float("-inf"))
-        share = tl.exp(logit - norm)
+        z = once[None, :, :] + t
+        weight = tl.where(z > 0, a[None, :, :], low[None, :, :])
+        logit = tl.sum(z * weight, axis=2)
+        if SHARED:
+            logit = _of_groups(logit, SAMPLES)
+        share = tl.exp(tl.where(kept, logit, float("-inf")) - norm)
         step = share * (tl.sum(s[None, :, :] * dy, axis=2) - expected)
-        ds += share[:, :, None] * dy + step[:, :, None] * slant * a[None, None, :]
-    value = tl.sum(ds, axis=0)
-    inside = (sample < batch)[:, None] & real[None, :]
-    tl.store(grad_source + offset + inner, value.to(grad_source.dtype.element_ty), mask=inside)
+        if SHARED:
+            ds += tl.sum(share[:, :, None] * dy, axis=0)
+            of_logits += tl.sum(_of_heads(step, SAMPLES, HEADS)[:, :, None] * weight, axis=0)
+        else:
+            ds += tl.sum(share[:, :, None] * dy + step[:, :, None] * weight, axis=0)
+    if SHARED:
+        part = (row * tl.num_programs(1) + tl.program_id(1)) * heads * channels
+        value = of_logits + tl.sum(tl.reshape(ds, [SAMPLES, HEADS, WIDTH]), axis=0)
+        tl.store(grad_source + part + narrow, value, mask=is_head)
+    else:
+        tl.store(grad_source + offset + inner, ds.to(grad_source.dtype.element_ty), mask=real)
 
 
 def forward(
@@ -257,14 +357,20 @@ def forward(
     keep_in: Tensor | None,
     keep_out: Tensor | None,
     slope: float,
+    batch: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The result and the log-sum-exp of its logits, which is +inf where there is nothing to attend to."""
-    rows, batch, heads, channels = target.shape
-    y = torch.empty_like(target)
+    """The result and the log-sum-exp of its logits, which is +inf where there is nothing to attend to.
+
+    With a ``batch``, source and target are [genes, heads, channels], shared by so many samples.
+    """
+    heads, channels = attention.shape
+    rows, shared = target.shape[0], batch is not None
+    batch = target.shape[1] if batch is None else batch
+    y = target.new_empty(rows, batch, heads, channels)
     lse = attention.new_empty(rows, batch, heads)
-    launch = _launch(source)
+    launch = _launch(y, shared)
     with torch.cuda.device_of(source):
-        _attend_rows[(rows, triton.cdiv(batch, launch["SAMPLES"]) * heads)](
+        _attend_rows[(rows, triton.cdiv(batch, launch["SAMPLES"]))](
             ptr,
             index,
             order,
@@ -304,12 +410,16 @@ def backward(
     slope: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of source, target and attention: each row gathers its own, so there are no atomics."""
-    rows, batch, heads, channels = target.shape
-    launch = _launch(source)
-    programs = triton.cdiv(batch, launch["SAMPLES"]) * heads
-    grad_source, grad_target = torch.empty_like(source), torch.empty_like(target)
+    rows, batch, heads, channels = y.shape
+    shared = target.dim() == 3
+    launch = _launch(y, shared)
+    programs = triton.cdiv(batch, launch["SAMPLES"])
     mean = torch.empty_like(lse)
-    partial = attention.new_empty(rows, programs // heads, heads, channels)
+    partial = attention.new_empty(rows, programs, heads, channels)
+    if shared:  # sums over the samples, first over those of a program
+        grad_source, grad_target = (attention.new_empty(len(x), *partial.shape[1:]) for x in (source, target))
+    else:
+        grad_source, grad_target = torch.empty_like(source), torch.empty_like(target)
     keep = as_factors(keep_in)
     states = (source, target, attention, attention.new_full((1,), slope), keep)
     launch = {**launch, "MASKED_IN": keep is not None}
@@ -327,20 +437,28 @@ def backward(
             *states,
             *(lse, grad, mean, grad_source),
             *(batch, heads, channels),
-            WIDE=target.numel() > _INT32_MAX,
+            WIDE=grad.numel() > _INT32_MAX,
             **launch,
         )
+    if shared:
+        grad_source, grad_target = (x.sum(1).to(source.dtype) for x in (grad_source, grad_target))
     return grad_source, grad_target, partial.sum((0, 1))
 
 
-def _launch(x: Tensor) -> dict[str, Any]:
-    """Tile sizes: a head's channels side by side, as many samples as fit a row, neighbours as they fit the tile."""
-    width = triton.next_power_of_2(x.shape[3])
-    samples = max(1, min(_ROW_BYTES // x.element_size() // width, triton.next_power_of_2(x.shape[1])))
+def _launch(x: Tensor, shared: bool) -> dict[str, Any]:
+    """Tile sizes for states like x: all heads' channels side by side, as many samples as fit a row, neighbours as they
+    fit the tile. The more samples share their logits, the better.
+    """
+    heads, width = (triton.next_power_of_2(size) for size in x.shape[2:])
+    columns = heads * width
+    row = (2 if shared else 1) * _ROW_BYTES // x.element_size()
+    samples = max(1, min(row // columns, triton.next_power_of_2(x.shape[1])))
     return {
         "WIDTH": width,
+        "HEADS": heads,
         "SAMPLES": samples,
-        "NEIGHBOURS": max(1, min(_NEIGHBOURS, _TILE // (samples * width))),
+        "NEIGHBOURS": max(1, min(_NEIGHBOURS, _TILE // (samples * columns))),
+        "SHARED": shared,
         "SUM": tl.float64 if x.dtype == torch.float64 else tl.float32,
         "num_warps": _WARPS,
     }

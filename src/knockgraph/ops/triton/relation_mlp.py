@@ -4,6 +4,9 @@ The forward pass keeps the values before each activation for the backward pass, 
 time, in place: with all of them in one kernel the gradients of the weights do not fit the registers (5.4 ms against
 what the sweep in docs/speed.md gives for four). Sums over rows are taken per share of the rows and then over the
 shares, always in the same order: equal inputs give equal bits.
+
+``OWN`` says how the rows' own states join what the neighbours sent, and is the number of axes of ``own_weight``: 1 for
+(1 + ε) times, 2 for a factor of each row, 3 for a matrix beside that of the first map.
 """
 
 # Kernels are typed by Triton, not by Python.
@@ -25,10 +28,19 @@ from knockgraph.ops.triton.row_norm import normalised
 
 
 @triton.jit
+def _own_factor(own_weight, r, row, rows, real, OWN: tl.constexpr):
+    """What a row's own state is multiplied with: one number, or one of each row [TILE, 1]."""
+    if OWN == 1:
+        return 1.0 + tl.load(own_weight + r).to(tl.float32)
+    else:
+        return tl.load(own_weight + r * rows.to(tl.int64) + row, mask=row < real, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
 def _forward(
     own,
     neighbours,
-    eps,
+    own_weight,
     weight,
     bias,
     scale,
@@ -40,6 +52,7 @@ def _forward(
     R: tl.constexpr,
     C: tl.constexpr,
     LAYERS: tl.constexpr,
+    OWN: tl.constexpr,
     NORM: tl.constexpr,
     COUNTED: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -61,11 +74,16 @@ def _forward(
     here = r * rows.to(tl.int64) * C + place
     step = R * rows.to(tl.int64) * C
     kind = y.dtype.element_ty
-    h = tl.load(own + place, mask=inside, other=0.0).to(tl.float32) * (1.0 + tl.load(eps + r).to(tl.float32))
-    h = (h + tl.load(neighbours + here, mask=inside, other=0.0).to(tl.float32)).to(kind)
+    x = tl.load(own + place, mask=inside, other=0.0)
+    h = tl.load(neighbours + here, mask=inside, other=0.0)
+    if OWN < 3:
+        h = x.to(tl.float32) * _own_factor(own_weight, r, row, rows, real, OWN) + h.to(tl.float32)
+    h = h.to(kind)
     for layer in tl.static_range(LAYERS):
         of = layer * R + r
         v = tl.dot(h, tl.load(weight + of * C * C + in_cc), input_precision=PRECISION)
+        if layer == 0 and OWN == 3:
+            v = tl.dot(x.to(kind), tl.load(own_weight + r * C * C + in_cc), v, input_precision=PRECISION)
         stored = (v + tl.load(bias + of * C + c).to(tl.float32)[None, :]).to(kind)
         tl.store(z + layer * step + here, stored, mask=inside)
         v = stored.to(tl.float32)
@@ -81,7 +99,7 @@ def _forward(
 def _backward(
     own,
     neighbours,
-    eps,
+    own_weight,
     weight,
     scale,
     shift,
@@ -90,7 +108,7 @@ def _backward(
     z_before,
     dy,
     dh,
-    d_eps,
+    d_own_weight,
     d_weight,
     d_bias,
     d_scale,
@@ -99,6 +117,7 @@ def _backward(
     per_share,
     R: tl.constexpr,
     C: tl.constexpr,
+    OWN: tl.constexpr,
     FIRST: tl.constexpr,
     LAST: tl.constexpr,
     NORM: tl.constexpr,
@@ -108,7 +127,8 @@ def _backward(
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Through one linear map, from ``dy`` to ``dh``, which may be the same memory; the last starts with the norm.
+    """Through one linear map, from ``dy`` to ``dh``, which may be the same memory; the last starts with the norm. With
+    two matrices the first map is left to ``_sum_own``, which passes the same gradient through both.
 
     Each share's sums lie ``per_share`` numbers after those of the share before.
     """
@@ -120,13 +140,15 @@ def _backward(
     c = tl.arange(0, C)
     in_cc = c[:, None] * C + c[None, :]
     kind = dh.dtype.element_ty
-    factor = 1.0 + tl.load(eps + r).to(tl.float32)
+    if OWN == 1:
+        factor = _own_factor(own_weight, r, 0, rows, real, OWN)
     w = tl.load(weight + r * C * C + in_cc)
     g = tl.zeros([C, C], dtype=tl.float32)
     b = tl.zeros([C], dtype=tl.float32)
     g_scale = tl.zeros([C], dtype=tl.float32)
     g_shift = tl.zeros([C], dtype=tl.float32)
     g_eps = tl.zeros([C], dtype=tl.float32)
+    g_own = tl.zeros([C, C], dtype=tl.float32)
     for start in range(share * TILE, real, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         inside = (row < real)[:, None]
@@ -150,32 +172,59 @@ def _backward(
                 dv = dv * slope
         b += tl.sum(dv, 0)
         if FIRST:
-            x = tl.load(own + place, mask=inside, other=0.0).to(tl.float32)
-            h = x * factor + tl.load(neighbours + here, mask=inside, other=0.0).to(tl.float32)
-            slope = tl.full([TILE, C], 1.0, dtype=tl.float32)
+            x = tl.load(own + place, mask=inside, other=0.0)
+            h = tl.load(neighbours + here, mask=inside, other=0.0)
+            if OWN == 2:
+                factor = _own_factor(own_weight, r, row, rows, real, OWN)
+            if OWN < 3:
+                h = x.to(tl.float32) * factor + h.to(tl.float32)
         else:
             h, slope = gelu_and_slope(tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32), FAST)
         dv = dv.to(kind)
         g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
-        d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
-        if FIRST:
-            g_eps += tl.sum(d_in * x, 0)
+        if FIRST and OWN == 3:
+            g_own = tl.dot(tl.trans(x.to(kind)), dv, g_own, input_precision=PRECISION)
+            tl.store(dh + here, dv, mask=inside)
         else:
-            d_in = d_in * slope
-        tl.store(dh + here, d_in.to(kind), mask=inside)
+            d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
+            if not FIRST:
+                d_in = d_in * slope
+            elif OWN == 1:
+                g_eps += tl.sum(d_in * x.to(tl.float32), 0)
+            else:
+                of_row = tl.sum(d_in * x.to(tl.float32), 1)
+                tl.store(d_own_weight + r * rows.to(tl.int64) + row, of_row, mask=row < real)
+            tl.store(dh + here, d_in.to(kind), mask=inside)
     to = share * per_share
     tl.store(d_weight + to + r * C * C + in_cc, g)
     tl.store(d_bias + to + r * C + c, b)
-    if FIRST:
-        tl.store(d_eps + to + r, tl.sum(g_eps, 0))
+    if FIRST and OWN == 1:
+        tl.store(d_own_weight + to + r, tl.sum(g_eps, 0))
+    if FIRST and OWN == 3:
+        tl.store(d_own_weight + to + r * C * C + in_cc, g_own)
     if LAST and NORM:
         tl.store(d_scale + to + r * C + c, g_scale)
         tl.store(d_shift + to + r * C + c, g_shift)
 
 
 @triton.jit
-def _sum_own(dh, eps, count, out, rows, R: tl.constexpr, C: tl.constexpr, COUNTED: tl.constexpr, TILE: tl.constexpr):
-    """The gradient of the rows' own states: what all relations pass back, (1 + ε) times."""
+def _sum_own(
+    dh,
+    own_weight,
+    weight,
+    count,
+    out,
+    rows,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    OWN: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The gradient of the rows' own states: what all relations pass back, times the factor or through the matrix that
+    they went in with. With matrices ``dh`` comes from behind the first map and goes through it here.
+    """
     start = tl.program_id(0) * TILE
     real = rows
     if COUNTED:
@@ -184,18 +233,26 @@ def _sum_own(dh, eps, count, out, rows, R: tl.constexpr, C: tl.constexpr, COUNTE
         return
     row = start + tl.arange(0, TILE)
     inside = (row < real)[:, None]
-    place = row.to(tl.int64)[:, None] * C + tl.arange(0, C)[None, :]
+    c = tl.arange(0, C)
+    transposed = c[None, :] * C + c[:, None]
+    place = row.to(tl.int64)[:, None] * C + c[None, :]
     total = tl.zeros([TILE, C], dtype=tl.float32)
     for r in range(R):
-        value = tl.load(dh + r * rows.to(tl.int64) * C + place, mask=inside, other=0.0).to(tl.float32)
-        total += value * (1.0 + tl.load(eps + r).to(tl.float32))
+        here = r * rows.to(tl.int64) * C + place
+        value = tl.load(dh + here, mask=inside, other=0.0)
+        if OWN == 3:
+            d_in = tl.dot(value, tl.load(weight + r * C * C + transposed), input_precision=PRECISION)
+            total = tl.dot(value, tl.load(own_weight + r * C * C + transposed), total, input_precision=PRECISION)
+            tl.store(dh + here, d_in.to(dh.dtype.element_ty), mask=inside)
+        else:
+            total += value.to(tl.float32) * _own_factor(own_weight, r, row, rows, real, OWN)
     tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
 
 
 def forward(
     own: Tensor,
     neighbours: Tensor,
-    eps: Tensor,
+    own_weight: Tensor,
     weight: Tensor,
     bias: Tensor,
     norm: tuple[Tensor, Tensor] | None,
@@ -206,8 +263,9 @@ def forward(
     Args:
         own: [rows, channels].
         neighbours: [relations, rows, channels].
-        eps: [relations].
-        weight: [layers, relations, channels, channels], of the type of ``neighbours``.
+        own_weight: ε [relations], factors [relations, rows], or matrices [relations, channels, channels] of the type
+            of ``neighbours``.
+        weight: [layers, relations, channels, channels], of that type, too.
         bias: [layers, relations, channels].
         norm: Scale and shift of the layer norm, [relations, channels].
         count: int32 [1]: only that many rows are there, or ``None`` for all.
@@ -222,7 +280,7 @@ def forward(
         _forward[(relations, triton.cdiv(rows, launch["TILE"]))](
             own,
             neighbours,
-            eps,
+            own_weight,
             weight,
             bias,
             scale,
@@ -231,7 +289,7 @@ def forward(
             z,
             y,
             rows,
-            **_shape(weight, norm, count),
+            **_shape(own_weight, weight, norm, count),
             **launch,
         )
     return y, z
@@ -240,27 +298,29 @@ def forward(
 def backward(
     own: Tensor,
     neighbours: Tensor,
-    eps: Tensor,
+    own_weight: Tensor,
     weight: Tensor,
     norm: tuple[Tensor, Tensor] | None,
     count: Tensor | None,
     z: Tensor,
     dy: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of ``own`` and ``neighbours`` (their type), eps, weight, bias, scale and shift (float32)."""
+    """Gradients of ``own`` and ``neighbours`` (their type), own_weight, weight, bias, scale and shift (float32)."""
     layers, relations, channels, _ = weight.shape
     rows = neighbours.shape[1]
     dh, d_own = torch.empty_like(neighbours), torch.empty_like(own)
     weights, vectors = (relations, channels, channels), (relations, channels)
+    factors = torch.empty_like(own_weight, dtype=torch.float32) if own_weight.dim() == 2 else None
+    of_own = tuple(own_weight.shape) if factors is None else (0,)  # no sum over rows
     rest, of_map = tile("gradient of MLPs", dh), tile("gradient of last map", dh)
-    of_last, (last_weight, last_bias, d_scale, d_shift, last_eps) = partial_sums(
-        dh, of_map["SHARES"], weights, vectors, vectors, vectors, (relations,)
+    of_last, (last_weight, last_bias, d_scale, d_shift, last_own) = partial_sums(
+        dh, of_map["SHARES"], weights, vectors, vectors, vectors, of_own
     )
-    of_rest, (rest_weight, rest_bias, rest_eps) = partial_sums(
-        dh, rest["SHARES"], (layers - 1, *weights), (layers - 1, *vectors), (relations,)
+    of_rest, (rest_weight, rest_bias, rest_own) = partial_sums(
+        dh, rest["SHARES"], (layers - 1, *weights), (layers - 1, *vectors), of_own
     )
     scale, shift = (None, None) if norm is None else norm
-    shape = _shape(weight, norm, count)
+    shape = _shape(own_weight, weight, norm, count)
     del shape["LAYERS"]
     with torch.cuda.device_of(dh):
         for layer in reversed(range(layers)):
@@ -269,7 +329,7 @@ def backward(
             _backward[(relations, config["SHARES"])](
                 own,
                 neighbours,
-                eps,
+                own_weight,
                 weight[layer],
                 scale,
                 shift,
@@ -278,7 +338,7 @@ def backward(
                 z[max(layer - 1, 0)],
                 dy if last else dh,
                 dh,
-                last_eps if last else rest_eps,
+                (last_own if last else rest_own) if factors is None else factors,
                 last_weight if last else rest_weight[:, layer],
                 last_bias if last else rest_bias[:, layer],
                 d_scale,
@@ -292,26 +352,39 @@ def backward(
             )
         wide = 64
         _sum_own[(triton.cdiv(rows, wide),)](
-            dh, eps, count, d_own, rows, R=relations, C=channels, COUNTED=count is not None, TILE=wide
+            dh,
+            own_weight,
+            weight[0],
+            count,
+            d_own,
+            rows,
+            R=relations,
+            C=channels,
+            OWN=shape["OWN"],
+            COUNTED=shape["COUNTED"],
+            PRECISION=shape["PRECISION"],
+            TILE=wide,
+            num_stages=2,
         )
-    of_last_map = parts_of(of_last.sum(0), weights, vectors, vectors, vectors, (relations,))
-    of_rest_maps = parts_of(of_rest.sum(0), (layers - 1, *weights), (layers - 1, *vectors), (relations,))
+    of_last_map = parts_of(of_last.sum(0), weights, vectors, vectors, vectors, of_own)
+    of_rest_maps = parts_of(of_rest.sum(0), (layers - 1, *weights), (layers - 1, *vectors), of_own)
     d_weight, d_bias = (d_scale.new_empty(layers, *shape) for shape in (weights, vectors))
-    d_scale, d_shift, d_eps = (d_scale.new_empty(shape) for shape in (vectors, vectors, (relations,)))
+    d_scale, d_shift, d_own_weight = (d_scale.new_empty(shape) for shape in (vectors, vectors, of_own))
     apart(
         [*of_last_map[:4], *of_rest_maps[:2], (of_last_map if layers == 1 else of_rest_maps)[-1]],
-        [d_weight[-1], d_bias[-1], d_scale, d_shift, d_weight[:-1], d_bias[:-1], d_eps],
+        [d_weight[-1], d_bias[-1], d_scale, d_shift, d_weight[:-1], d_bias[:-1], d_own_weight],
     )
     norm_grads = (None, None) if norm is None else (d_scale, d_shift)
-    return d_own, dh, d_eps, d_weight, d_bias, *norm_grads
+    return d_own, dh, d_own_weight if factors is None else factors, d_weight, d_bias, *norm_grads
 
 
-def _shape(weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]:
+def _shape(own_weight: Tensor, weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]:
     layers, relations, channels, _ = weight.shape
     return {
         "R": relations,
         "C": channels,
         "LAYERS": layers,
+        "OWN": own_weight.dim(),
         "NORM": norm is not None,
         "COUNTED": count is not None,
         "FAST": rounded_anyway(weight),

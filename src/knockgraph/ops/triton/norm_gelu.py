@@ -1,0 +1,131 @@
+"""Kernels of norm and activation: a tile of rows per program; sums over rows per share of them, then over the shares.
+
+They only read and write; their tiles are the same on every card.
+"""
+
+# Kernels are typed by Triton, not by Python.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from knockgraph.ops.partial_sums import apart, partial_sums
+from knockgraph.ops.triton.gelu import gelu, gelu_and_slope, rounded_anyway
+from knockgraph.ops.triton.row_norm import normalised
+
+_TILE = 64
+# Of each relation.
+_SHARES = 64
+
+
+@triton.jit
+def _forward(
+    x, scale, shift, count, y, rows, C: tl.constexpr, COUNTED: tl.constexpr, FAST: tl.constexpr, TILE: tl.constexpr
+):
+    r = tl.program_id(0)
+    start = tl.program_id(1) * TILE
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    if start >= real:
+        return
+    row = start + tl.arange(0, TILE)
+    inside = (row < real)[:, None]
+    c = tl.arange(0, C)
+    place = (r * rows.to(tl.int64) + row)[:, None] * C + c[None, :]
+    hat, _ = normalised(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), C)
+    value = hat * tl.load(scale + r * C + c)[None, :] + tl.load(shift + r * C + c)[None, :]
+    tl.store(y + place, gelu(value, FAST).to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(
+    x,
+    scale,
+    shift,
+    count,
+    dy,
+    dx,
+    d_scale,
+    d_shift,
+    rows,
+    per_share,
+    C: tl.constexpr,
+    COUNTED: tl.constexpr,
+    FAST: tl.constexpr,
+    SHARES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    r = tl.program_id(0)
+    share = tl.program_id(1)
+    real = rows
+    if COUNTED:
+        real = tl.load(count)
+    c = tl.arange(0, C)
+    gamma = tl.load(scale + r * C + c)[None, :]
+    beta = tl.load(shift + r * C + c)[None, :]
+    g_scale = tl.zeros([C], dtype=tl.float32)
+    g_shift = tl.zeros([C], dtype=tl.float32)
+    for start in range(share * TILE, real, SHARES * TILE):
+        row = start + tl.arange(0, TILE)
+        inside = (row < real)[:, None]
+        place = (r * rows.to(tl.int64) + row)[:, None] * C + c[None, :]
+        hat, narrow = normalised(tl.load(x + place, mask=inside, other=0.0).to(tl.float32), C)
+        _, slope = gelu_and_slope(hat * gamma + beta, FAST)
+        dv = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32) * slope
+        g_scale += tl.sum(dv * hat, 0)
+        g_shift += tl.sum(dv, 0)
+        dv = dv * gamma
+        along = tl.sum(dv * hat, 1) / C
+        dv = (dv - (tl.sum(dv, 1) / C)[:, None] - hat * along[:, None]) * narrow[:, None]
+        tl.store(dx + place, dv.to(dx.dtype.element_ty), mask=inside)
+    to = share * per_share + r * C
+    tl.store(d_scale + to + c, g_scale)
+    tl.store(d_shift + to + c, g_shift)
+
+
+def forward(x: Tensor, scale: Tensor, shift: Tensor, count: Tensor | None) -> Tensor:
+    """The normed and activated rows; arguments as in :func:`knockgraph.ops.norm_gelu`."""
+    relations, rows, _ = x.shape
+    y = torch.empty_like(x)
+    with torch.cuda.device_of(x):
+        _forward[(relations, triton.cdiv(rows, _TILE))](
+            x, scale.contiguous(), shift.contiguous(), count, y, rows, **_shape(x, count)
+        )
+    return y
+
+
+def backward(
+    x: Tensor, scale: Tensor, shift: Tensor, count: Tensor | None, dy: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x (its type), scale and shift (float32)."""
+    relations, rows, channels = x.shape
+    dx = torch.empty_like(x)
+    whole, (d_scale, d_shift) = partial_sums(x, _SHARES, (relations, channels), (relations, channels))
+    with torch.cuda.device_of(x):
+        _backward[(relations, _SHARES)](
+            x,
+            scale.contiguous(),
+            shift.contiguous(),
+            count,
+            dy,
+            dx,
+            d_scale,
+            d_shift,
+            rows,
+            whole.shape[1],
+            SHARES=_SHARES,
+            **_shape(x, count),
+        )
+    d_scale, d_shift = apart(whole.sum(0).view(2, relations, channels).unbind(0))
+    return dx, d_scale, d_shift
+
+
+def _shape(x: Tensor, count: Tensor | None) -> dict[str, Any]:
+    return {"C": x.shape[2], "COUNTED": count is not None, "FAST": rounded_anyway(x), "TILE": _TILE}
