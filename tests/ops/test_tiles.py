@@ -126,13 +126,26 @@ def test_tuning_takes_one_step_after_the_other(monkeypatch: pytest.MonkeyPatch) 
     assert [row[0] for row in tune.rows(report)] == list(KERNELS)
 
 
+def test_two_maps_are_tried_with_the_registers_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"MAPS": 2, "maxnreg": 168, "SHARES": 128 * 3 // 9}  # three programs on each multiprocessor
+
+    def timed(work: object, given: dict[str, Tile], repeats: int) -> float:
+        return 1.0 - 0.5 * (wanted.items() <= given["gradient of MLPs"].items())
+
+    monkeypatch.setattr(tune, "_timed", timed)
+    monkeypatch.setattr(tune, "_work", lambda *sizes: {"MLPs": None})
+    tuned = tune.bench_tune("cpu", 4, 9, 16, 16, card=RTX)["tiles"]
+    assert wanted.items() <= tuned["gradient of MLPs"]["tuned"].items()
+    assert tuned["gradient of last map"]["tuned"] == tuned["gradient of last map"]["default"]
+
+
 @needs_triton
 def test_the_result_does_not_depend_on_the_tile() -> None:
     by_pair, by_relation = test_pairwise.operands(2, 40, 16, 16), test_relation_mlp.operands(2, 40, 16, 2)
     of_relations = test_relation_attention.operands(3, 40, 16)
     dy = torch.randn(40, 16, generator=torch.Generator().manual_seed(1)).to(test_pairwise.DEVICE)
     results = []
-    for change in ({"TILE": 64, "SHARES": 2}, {"TILE": 16, "SHARES": 3}):
+    for change in ({"TILE": 64, "SHARES": 2}, {"TILE": 16, "SHARES": 3, "GELUS": 1}):
         given = {
             name: {**kernel.tile, **{key: value for key, value in change.items() if key in kernel.tile}}
             for name, kernel in KERNELS.items()

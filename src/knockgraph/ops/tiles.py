@@ -39,7 +39,7 @@ CHOICES: dict[str, tuple[int, ...]] = {
     "GELUS": (1, 2),
 }
 """What a kernel can be launched with; ``SHARES`` may be any number. ``MAPS``: linear maps in one launch. ``GELUS``: how
-often the GELU before the first of them is computed, see ``_beside`` in ``triton/relation_mlp.py``.
+often a GELU of what is loaded is computed, see ``triton/gelu.py``.
 """
 _PROCESSORS = 132  # of the H200, to which the shares below belong
 
@@ -66,7 +66,7 @@ def _kernel(family: str, values: int, **tile: int) -> Kernel:
 
 KERNELS: dict[str, Kernel] = {
     "pairs": _kernel("pairs", 128, TILE=64, num_warps=4, num_stages=2, maxnreg=168),
-    "gradient of pairs": _kernel("pairs", 96, TILE=64, num_warps=4, num_stages=2, maxnreg=168, SHARES=35),
+    "gradient of pairs": _kernel("pairs", 96, GELUS=2, TILE=64, num_warps=4, num_stages=2, maxnreg=168, SHARES=35),
     "gradient of first maps": _kernel("pairs", 160, TILE=128, num_warps=4, num_stages=2),
     "gradient of mean": _kernel("pairs", 64, TILE=64, num_warps=4, num_stages=1, SHARES=264),
     "gradient of states": _kernel("pairs", 32, TILE=128, num_warps=4, num_stages=3),

@@ -53,3 +53,13 @@ def gelu(x, FAST: tl.constexpr):
     """``x Φ(x)``; what the slope would need is left out by the compiler."""
     value, _ = gelu_and_slope(x, FAST)
     return value
+
+
+@triton.jit
+def beside(v, product, inside):
+    """``v``, laid out over the threads as ``product``; both are 0 where no row is.
+
+    A GELU's value and slope that are needed in two layouts are computed twice: the compiler would rather compute than
+    move. Of a v that is laid out as a matrix product they are computed once.
+    """
+    return tl.where(inside, v, product)

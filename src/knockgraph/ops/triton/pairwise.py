@@ -21,7 +21,7 @@ from torch import Tensor
 
 from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
 from knockgraph.ops.tiles import tile
-from knockgraph.ops.triton.gelu import gelu, gelu_and_slope, rounded_anyway
+from knockgraph.ops.triton.gelu import beside, gelu, gelu_and_slope, rounded_anyway
 
 
 @triton.jit
@@ -134,6 +134,7 @@ def _grad_of_pairs(
     FAST: tl.constexpr,
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
+    GELUS: tl.constexpr,
 ):
     # Neighbouring programs work on the same rows, so that they find them in the cache.
     p = tl.program_id(0)
@@ -180,9 +181,13 @@ def _grad_of_pairs(
         g_s_in = tl.dot(tl.trans(o), dq, g_s_in, input_precision=PRECISION)
         do = tl.dot(dq, tl.trans(scorer), share[:, None] * grad.to(tl.float32), input_precision=PRECISION)
         do = do.to(kind)
+        if GELUS == 1:
+            d_t = tl.dot(do, tl.trans(wo), input_precision=PRECISION)
+            t = beside(t.to(tl.float32), d_t, inside).to(kind)
         g_out = tl.dot(tl.trans(do), t, g_out, input_precision=PRECISION)
-        d_t = tl.dot(do, tl.trans(wo), input_precision=PRECISION) * t_slope
-        tl.store(at, d_t.to(kind), mask=inside)
+        if GELUS == 2:
+            d_t = tl.dot(do, tl.trans(wo), input_precision=PRECISION)
+        tl.store(at, (d_t * t_slope).to(kind), mask=inside)
     to = share_number * per_share
     tl.store(d_out + to + p * K * C + k[None, :] * C + c[:, None], g_out)
     to += p * (C + 2) * K  # the scorer's sums of one pair lie side by side

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
 from knockgraph.ops.tiles import tile
-from knockgraph.ops.triton.gelu import gelu, gelu_and_slope, rounded_anyway
+from knockgraph.ops.triton.gelu import beside, gelu, gelu_and_slope, rounded_anyway
 from knockgraph.ops.triton.row_norm import normalised
 
 
@@ -35,15 +35,6 @@ def _own_factor(own_weight, r, row, rows, real, OWN: tl.constexpr):
         return 1.0 + tl.load(own_weight + r).to(tl.float32)
     else:
         return tl.load(own_weight + r * rows.to(tl.int64) + row, mask=row < real, other=0.0).to(tl.float32)[:, None]
-
-
-@triton.jit
-def _beside(v, d_in, inside):
-    """``v``, laid out over the threads as ``d_in``, which is 0 where no row is, as ``v`` is.
-
-    Otherwise the compiler computes the GELU of v twice: its slope as d_in is laid out, its value as v was loaded.
-    """
-    return tl.where(inside, v, d_in)
 
 
 @triton.jit
@@ -194,7 +185,7 @@ def _backward(
             v = tl.load(z_between + here, mask=inside, other=0.0).to(tl.float32)
             dv = dv.to(kind)
             d_in = tl.dot(dv, tl.trans(w_outer), input_precision=PRECISION)
-            h, slope = gelu_and_slope(_beside(v, d_in, inside), FAST)
+            h, slope = gelu_and_slope(beside(v, d_in, inside), FAST)
             g_outer = tl.dot(tl.trans(h.to(kind)), dv, g_outer, input_precision=PRECISION)
             dv = (d_in * slope).to(kind).to(tl.float32)
         b += tl.sum(dv, 0)
@@ -209,7 +200,7 @@ def _backward(
             v = tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32)
             if GELUS == 1:
                 d_in = tl.dot(dv.to(kind), tl.trans(w), input_precision=PRECISION)
-                v = _beside(v, d_in, inside)
+                v = beside(v, d_in, inside)
             h, slope = gelu_and_slope(v, FAST)
         dv = dv.to(kind)
         g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
