@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.errors import StrategyError
+from knockgraph.ops import tiles
 from knockgraph.ops.pairwise import mix_pairs, pair_tables, pairs_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -111,6 +112,19 @@ def test_rows_that_are_not_there() -> None:
     assert h.grad is not None
     found = [y[:150], h.grad[:, :150], *(w.grad for w in weights)]
     compare(found, wanted, 1e-5)  # type: ignore[arg-type]
+
+
+@needs_triton
+def test_how_many_gelus_changes_no_bit() -> None:
+    values = operands(2, 70, 16, 32)
+    dy = torch.randn(70, 16, device=DEVICE)
+    count = torch.tensor([50], dtype=torch.int32, device=DEVICE)
+    found = []
+    for gelus in (2, 1):
+        with tiles.trying({"gradient of pairs": {**tiles.tile("gradient of pairs", dy), "GELUS": gelus}}):
+            found.append(run(values, dy, "triton", 50, count))
+    assert DEVICE == "cuda" or all(map(torch.equal, *found))
+    compare(*found, 1e-5)
 
 
 @needs_triton
