@@ -31,6 +31,21 @@ def test_each_side_can_be_masked_alone(reduce, mask_in, mask_out, check_spmm, ca
     check_spmm(cases["stacked"], "triton", torch.float64, reduce, device=DEVICE, mask_in=mask_in, mask_out=mask_out)
 
 
+@pytest.mark.parametrize("as_numbers", [False, True])
+def test_scaled_in_place(as_numbers):
+    from knockgraph.ops.triton.spmm import scale_rows
+
+    keep = torch.tensor([[True, False, True], [False, True, True]], device=DEVICE)
+    x = torch.randn(4, 3, 20, generator=torch.Generator().manual_seed(0)).to(DEVICE)  # two relations share the mask
+    x[~keep.repeat(2, 1)] = float("nan")
+    scale = 0.5 * keep if as_numbers else keep
+    expected = scale_rows(x, scale)
+    assert (expected[~keep.repeat(2, 1)] == 0).all()
+    assert torch.equal(expected[keep.repeat(2, 1)], x[keep.repeat(2, 1)] * (0.5 if as_numbers else 1))
+    assert scale_rows(x, scale, out=x) is x
+    assert torch.equal(x, expected)
+
+
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_keep_as_numbers(reduce, check_spmm, cases):
     check_spmm(cases["stacked"], "triton", torch.float32, reduce, device=DEVICE, as_factors=True)

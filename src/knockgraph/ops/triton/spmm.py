@@ -38,6 +38,7 @@ def _scale_rows(
     FILL,
     CHANNELS: tl.constexpr,
     FACTORS: tl.constexpr,
+    IN_PLACE: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -45,11 +46,15 @@ def _scale_rows(
     inside = column < columns
     factor = tl.load(scale + (row % scale_rows) * batch + column // CHANNELS, mask=inside, other=0)
     offset = row.to(tl.int64) * columns + column
-    # Loaded even where it is left out: a mask that depends on the factor would break up the 16-byte loads.
-    value = tl.load(x + offset, mask=inside, other=0.0)
-    if FACTORS:
-        value = value * factor
-    tl.store(y + offset, tl.where(factor != 0, value, FILL).to(y.dtype.element_ty), mask=inside)
+    if IN_PLACE and not FACTORS:  # what is kept is there already
+        left_out = tl.zeros([WIDTH], dtype=tl.float32) + FILL
+        tl.store(y + offset, left_out.to(y.dtype.element_ty), mask=inside & (factor == 0))
+    else:
+        # Loaded even where it is left out: a mask that depends on the factor would break up the 16-byte loads.
+        value = tl.load(x + offset, mask=inside, other=0.0)
+        if FACTORS:
+            value = value * factor
+        tl.store(y + offset, tl.where(factor != 0, value, FILL).to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -302,6 +307,7 @@ def scale_rows(x: Tensor, scale: Tensor, fill: float = 0.0, out: Tensor | None =
             fill,
             CHANNELS=x.shape[2],
             FACTORS=scale.dtype != torch.bool,
+            IN_PLACE=y is x,
             WIDTH=width,
         )
     return y
