@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import knockgraph as kg
-from knockgraph.explain import Explanation, explain
+from knockgraph.explain import Explanation, explain, explanation
 from knockgraph.explain.path import _Path
 from knockgraph.nn.attention_pooling import AttentionPooling
 from knockgraph.screen import LabelTransform
@@ -295,3 +296,12 @@ def test_tables_and_pictures(finished: Path, command: Command, tmp_path: Path) -
     with pytest.raises(kg.KnockgraphError, match=r"the name must end in .html, .png"):
         found.save(tmp_path / "why.pdf")
     assert "only deletions are explained" in command("explain", str(finished), "--genes", f"{a}=0.5", code=1)[1]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_a_table_has_no_formulas(suffix: str, tmp_path: Path) -> None:
+    """Names of genes and relations that a spreadsheet would compute are marked as text; numbers are left alone."""
+    parts = pa.table({"gene": ["@SUM(1)", "g", None], "relation": ["=1+1", "", "-x"], "part": [0.5, -2.0, 1.0]})
+    explanation._write_table(parts, tmp_path / "why", suffix)
+    lines = (tmp_path / "why").read_text().replace('"', "").replace("\t", ",").splitlines()
+    assert lines == ["gene,relation,part", "'@SUM(1),'=1+1,0.5", "g,,-2", ",'-x,1"]

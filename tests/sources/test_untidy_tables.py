@@ -4,6 +4,7 @@ import csv
 import datetime
 import io
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from knockgraph import FileFormatError, KnockgraphError, Screen, ScreenError
+from knockgraph.sources import excel
 from knockgraph.sources.graph_tables import read_graph
 from knockgraph.sources.table_layout import TableOptions
 from knockgraph.sources.tables import TableReading, read_genotypes, read_table
@@ -336,7 +338,6 @@ def test_what_is_no_table() -> None:
 
 def workbook(path: Path, **sheets: list[list[object]]) -> Path:
     """A minimal workbook, as the format's standard describes it."""
-    import zipfile
     from xml.sax.saxutils import escape
 
     def cell(value: object) -> str:
@@ -403,6 +404,29 @@ def test_excel(tmp_path: Path) -> None:
     (tmp_path / "d.xlsx").write_bytes((tmp_path / "a.xlsx").read_bytes()[:-400])
     with pytest.raises(FileFormatError):
         read_table(tmp_path / "d.xlsx")
+
+
+def test_a_cell_far_from_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cells in the corners of a sheet, 1 kB: the reader asked for 550 GB and aborted the process."""
+    pytest.importorskip("python_calamine")
+    monkeypatch.setattr("knockgraph.sources.excel._AT_ONCE", 7)  # tags that stand across two blocks
+    rows: list[list[object]] = [["genotype", "score"], ["YAL001C", 1], ["YBR002W", 2]]
+    corner = "<row r='1048576'><c r='XFD1048576'><v>1</v></c></row>"
+    inside = '<row r="3"><c/><c t="n"><v>3</v></c></row>'
+    for name, row in (("far", corner), ("near", inside)):
+        path = workbook(tmp_path / f"{name}.xlsx", s=rows)
+        with zipfile.ZipFile(path) as archive:
+            parts = {member: archive.read(member).decode() for member in archive.namelist()}
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for member, text in parts.items():
+                archive.writestr(member, text.replace("</sheetData>", f"{row}</sheetData>"))
+    assert len(read_table(workbook(tmp_path / "plain.xlsx", s=rows))[0]) == 2
+    with pytest.raises(
+        FileFormatError, match=r"far\.xlsx has a sheet of 1,048,576 × 16,384 cells .*; delete the cells"
+    ):
+        read_table(tmp_path / "far.xlsx")
+    with zipfile.ZipFile(tmp_path / "near.xlsx") as archive:
+        assert excel._extent(archive, "xl/worksheets/sheet1.xml") == (3, 2)
 
 
 def test_excel_without_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

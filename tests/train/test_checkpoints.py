@@ -394,3 +394,30 @@ def test_the_command_that_continues_a_run_is_one(name: str) -> None:
     assert (first, second) == ("knockgraph", "train")
     found = compose(words)
     assert (found.run_dir, found.resume) == (name, True)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_the_last_is_there_while_the_next_is_written(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``predict --checkpoint last`` of a run that trains found none, for as long as the next took to be written."""
+    found = []
+    write = checkpoints.write_container
+
+    def watched(path: Any, *given: Any) -> str:
+        if Path(path).name == LAST:
+            found.append({name: (tmp_path / "run/checkpoints" / name).is_file() for name in (LAST, PREVIOUS)})
+        return write(path, *given)
+
+    monkeypatch.setattr(checkpoints, "write_container", watched)
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("not supported")))
+    train(config(f"run_dir={tmp_path}/run", "trainer.checkpoint_every_n_steps=1"), say=lambda _: None)
+    assert found[0] == {LAST: False, PREVIOUS: False}
+    assert all(both == {LAST: links, PREVIOUS: True} for both in found[1:])
+    last, previous = (load(tmp_path / "run/checkpoints" / name) for name in (LAST, PREVIOUS))
+    assert (last["global_step"], previous["global_step"]) == (4, 4)  # before and after the validation
+    assert not list((tmp_path / "run/checkpoints").glob("*.part")) + list((tmp_path / "run/checkpoints").glob(".*"))
+    checkpoints.keep_previous(tmp_path / "run/checkpoints")
+    checkpoints.keep_previous(tmp_path / "run/checkpoints")  # the same file already
+    assert load(tmp_path / "run/checkpoints" / PREVIOUS)["global_step"] == 4

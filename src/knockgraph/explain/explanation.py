@@ -16,6 +16,7 @@ from knockgraph.frames import Library, frame
 from knockgraph.html.notebook import card
 from knockgraph.html.page import figure, numbers, page, table
 from knockgraph.html.plots import signed_bars, signed_bars_figure
+from knockgraph.screen.genotypes import as_cell
 from knockgraph.words import counted
 
 POOLING, LOCAL, REACTIONS = "pooling", "local predictor", "reactions"
@@ -257,10 +258,15 @@ def _write_png(drawn: Any, path: Path) -> None:
 
 
 def _write_table(parts: Any, path: Path, suffix: str) -> None:
+    import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
     if suffix == ".parquet":
         pq.write_table(parts, path)
     else:
+        for at, column in enumerate(parts.columns):
+            if pa.types.is_string(column.type):
+                cells = [None if text is None else as_cell(text) for text in column.to_pylist()]
+                parts = parts.set_column(at, parts.column_names[at], pa.array(cells, pa.string()))
         csv.write_csv(parts, path, csv.WriteOptions(delimiter="," if suffix == ".csv" else "\t"))

@@ -60,17 +60,25 @@ def name_and_value(text: str) -> tuple[str, float]:
     return name, value
 
 
-def as_text(genes: Iterable[str]) -> str:
-    """A genotype as a cell of a table, read back by :func:`parse`.
+def as_cell(text: str) -> str:
+    """A text as a cell of a table.
 
-    A spreadsheet takes a cell that starts with ``=``, ``+``, ``-`` or ``@`` for a formula. Such a genotype gets an
+    A spreadsheet takes a cell that starts with ``=``, ``+``, ``-`` or ``@`` for a formula. Such a text gets an
     apostrophe in front, which spreadsheets take as the mark of a text.
+
+    >>> as_cell("YAL001C"), as_cell("=1+1"), as_cell("")
+    ('YAL001C', "'=1+1", '')
+    """
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def as_text(genes: Iterable[str]) -> str:
+    """A genotype as a cell of a table, see :func:`as_cell`, read back by :func:`parse`.
 
     >>> as_text(["YAL001C", "YBR002W"]), as_text(["-1A"]), as_text([])
     ('YAL001C+YBR002W', "'-1A", 'WT')
     """
-    text = "+".join(genes) or WILD_TYPE
-    return f"'{text}" if text[0] in _FORMULA else text
+    return as_cell("+".join(genes) or WILD_TYPE)
 
 
 def parse(text: str) -> tuple[str, ...]:

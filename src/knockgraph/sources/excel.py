@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from knockgraph.errors import FileFormatError
 from knockgraph.sources.delimited import members
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_BYTES = 1 << 30  # of the unpacked workbook; a full sheet of a million rows has less
+_MOST_CELLS = 50_000_000  # of the rectangle around all cells of a sheet, which calamine holds in memory
+_AT_ONCE = 1 << 22
+_PLACE = re.compile(rb"""\sr\s*=\s*["']([A-Za-z]*)([0-9]+)["']""")
+_UNPLACED = re.compile(rb"""<c(?=[\s/>])(?![^>]*\sr\s*=)""")
 
 
 def is_workbook(file: Path) -> bool:
@@ -98,5 +104,41 @@ def _refuse_huge(file: Path) -> None:
         return
     with zipfile.ZipFile(file) as archive:
         size = sum(member.file_size for member in archive.infolist())
-    if size > _MOST_BYTES:
-        raise FileFormatError(f"{file} unpacks to {size:,} bytes; save its sheet as CSV and give that")
+        if size > _MOST_BYTES:
+            raise FileFormatError(f"{file} unpacks to {size:,} bytes; save its sheet as CSV and give that")
+        for name in archive.namelist():
+            rows, columns = _extent(archive, name) if "/worksheets/" in name else (0, 0)
+            if rows * columns > _MOST_CELLS:
+                raise FileFormatError(
+                    f"{file} has a sheet of {rows:,} × {columns:,} cells ({name}); delete the cells far from "
+                    "the table, or save the sheet as CSV and give that"
+                )
+
+
+def _extent(archive: zipfile.ZipFile, name: str) -> tuple[int, int]:
+    """Rows and columns from the first cell of a sheet to its last, at most; a cell may leave out its place."""
+    rows = columns = 0
+    with archive.open(name) as sheet:
+        for text in _rows(sheet):
+            placed = _PLACE.findall(text)
+            rows = max([rows, *(int(number) for _, number in placed)])
+            last = max((_column(letters) for letters, _ in placed), default=0)
+            columns = max(columns, last + len(_UNPLACED.findall(text)))
+    return rows, columns
+
+
+def _rows(sheet: IO[bytes]) -> Iterator[bytes]:
+    """The text of each row of a sheet."""
+    rest = b""
+    while block := sheet.read(_AT_ONCE):
+        *whole, rest = (rest + block).split(b"<row")
+        yield from whole
+    yield rest
+
+
+def _column(letters: bytes) -> int:
+    """``A`` is 1, ``Z`` 26, ``AA`` 27."""
+    number = 0
+    for letter in letters.upper():
+        number = 26 * number + letter - 64
+    return number

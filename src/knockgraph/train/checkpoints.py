@@ -139,6 +139,21 @@ def any_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (LAST, PREVIOUS))
 
 
+def keep_previous(folder: Path) -> None:
+    """Make the last checkpoint the previous one, too: whoever reads while the next one is written finds both."""
+    last, previous, link = folder / LAST, folder / PREVIOUS, folder / f".{PREVIOUS}.part"
+    if not last.is_file():
+        return
+    link.unlink(missing_ok=True)
+    try:
+        link.hardlink_to(last)
+    except OSError:  # a file system without links
+        last.replace(previous)
+        return
+    link.replace(previous)
+    link.unlink(missing_ok=True)  # two names of one file are left as they are
+
+
 def resume_command(directory: Path) -> str:
     """The command that continues a run, as a shell takes it.
 

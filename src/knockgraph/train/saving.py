@@ -141,7 +141,6 @@ class Checkpoints(Callback):
             return
         self.check(trainer)
         self._saved, self._moment = (trainer.global_step, moment), moment
-        last = self.folder / checkpoints.LAST
-        if trainer.is_global_zero and last.is_file():
-            last.replace(self.folder / checkpoints.PREVIOUS)
-        trainer.save_checkpoint(last, weights_only=False)
+        if trainer.is_global_zero:
+            checkpoints.keep_previous(self.folder)
+        trainer.save_checkpoint(self.folder / checkpoints.LAST, weights_only=False)
