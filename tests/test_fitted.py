@@ -271,7 +271,8 @@ def test_options_by_their_last_word_in_full_and_in_groups() -> None:
     assert found.model.options["messages"]["dropout"] == 0.1
     assert found.model.options["messages"]["layers"] == 2
     assert found.model.options["messages"]["residual"] is False  # the rest of the preset stays
-    assert found.model.options["readout"] == {"local": "pairs", "combine": "sum", "gain": 2.0}
+    readout = {"local": "pairs", "combine": "sum", "local_first": 0.7, "gain": 2.0}
+    assert found.model.options["readout"] == readout
     assert config_of("hetero", 6607, {}).model.options["messages"]["aggregation"] == "pairwise"
     assert config_of("hetero", 360, {"preset": "reference"}).model.options["messages"]["layers"] == 3
 

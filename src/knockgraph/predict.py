@@ -287,7 +287,7 @@ def predict(
     kept: list[dict[str, Any]] = []
     genes_seen: set[int] = set()
     if output is not None and top is None and not keep and total > _PIECE:
-        about_it = [predictor.fingerprint(), task.strategy.name, task.in_bf16, coverage, columns, total]
+        about_it = [predictor.fingerprint(), task.strategy.name, task.in_bf16, new, coverage, columns, total]
         genotypes = _noting(genotypes, genes_seen)
         written = _stream_in_pieces(output, predictor, genotypes, total, dosed, size, columns, about_it, progress)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,22 +11,10 @@ from model_cases import batch_of, cell, nested
 
 import knockgraph as kg
 from knockgraph import models
-from knockgraph.ops import tiles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 OPTIONS: dict[str, Any] = {"channels": 16, "messages.layers": 2, "messages.mlp_layers": 2, "heads": 2}
-
-
-@pytest.fixture(autouse=True)
-def few_shares() -> Iterator[None]:
-    """The interpreter runs one program after the other, those without rows, too."""
-    if DEVICE == "cuda":
-        yield
-        return
-    given = {name: kernel.tile for name, kernel in tiles.KERNELS.items()}
-    with tiles.trying({name: {**tile, "SHARES": 2} if "SHARES" in tile else tile for name, tile in given.items()}):
-        yield
 
 
 def model_on(kernels: str, **options: Any) -> models.CellModel:
@@ -48,7 +35,7 @@ def model_on(kernels: str, **options: Any) -> models.CellModel:
         {"messages.aggregation": "sum", "messages.norm": False},
         {"messages.conv": "sage", "messages.aggregation": "mean"},
         {"messages.conv": "gcn", "messages.aggregation": "mean"},
-        {"messages.aggregation": "attention", "messages.conv": "gatv2"},
+        {"messages.conv": "gatv2", "messages.aggregation": "sum"},
     ],
     ids=["pairwise", "attention", "sum", "sage", "gcn", "GATv2"],
 )

@@ -16,13 +16,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 
-@pytest.fixture(autouse=True)
-def few_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter runs one program after the other, those without rows, too."""
-    if importlib.util.find_spec("triton") is not None:
-        monkeypatch.setattr("knockgraph.ops.triton.norm_gelu._SHARES", 3)
-
-
 def operands(relations: int, rows: int, channels: int) -> list[Tensor]:
     g = torch.Generator().manual_seed(relations)
     shapes = [(relations, rows, channels), (relations, channels), (relations, channels)]

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
 from knockgraph.errors import StrategyError
-from knockgraph.ops import mix_relations, tiles
+from knockgraph.ops import mix_relations
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 # The interpreter multiplies matrices of bfloat16 bit patterns.
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16
-
-
-@pytest.fixture(autouse=True)
-def few_shares() -> Iterator[None]:
-    """The interpreter runs one program after the other, those without rows, too."""
-    name = "gradient of relations"
-    with tiles.trying({name: {**tiles.KERNELS[name].tile, "SHARES": 3}}):
-        yield
 
 
 def operands(relations: int, rows: int, channels: int, seed: int = 0) -> list[Tensor]:

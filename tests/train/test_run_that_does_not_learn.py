@@ -41,7 +41,7 @@ def test_mean_cosine() -> None:
 
 
 def test_it_is_logged_and_drawn(tmp_path: Path) -> None:
-    _, result = trained(tmp_path / "run", *SMALL, "trainer.max_epochs=2")
+    _, result = trained(tmp_path / "run", *SMALL, "trainer.max_epochs=2", "model.options.readout.local_first=0")
     logged = curves(tmp_path / "run" / "metrics.csv")
     names = ("cosine_input", "cosine_layer_1", "cosine_layer_2", "z_p_noise")
     assert {name for name in logged if name.startswith("learn/")} == {f"learn/{name}" for name in names}

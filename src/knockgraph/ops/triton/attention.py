@@ -28,6 +28,21 @@ _INT32_MAX = 2**31 - 1
 
 
 @triton.jit
+def _repeated(x, TIMES: tl.constexpr):
+    """[n] -> [times · n], one after the other."""
+    return tl.reshape(tl.broadcast_to(x[None, :], [TIMES, x.shape[0]]), [TIMES * x.shape[0]])
+
+
+@triton.jit
+def _tile(at, inside, LENGTH: tl.constexpr, SUM: tl.constexpr):
+    """States at [length · n, width] as [length, n, width]. Loaded with two axes, a row's lanes lie side by side and the
+    neighbours in registers, whatever Triton's version makes of three.
+    """
+    values = tl.load(at, mask=inside, other=0.0).to(SUM)
+    return tl.reshape(values, [LENGTH, values.shape[0] // LENGTH, values.shape[1]])
+
+
+@triton.jit
 def _of_groups(x, SAMPLES: tl.constexpr):
     """[neighbours, heads] -> [neighbours, samples · heads], the same for all samples."""
     wide = tl.broadcast_to(x[:, None, :], [x.shape[0], SAMPLES, x.shape[1]])
@@ -36,7 +51,7 @@ def _of_groups(x, SAMPLES: tl.constexpr):
 
 @triton.jit
 def _of_heads(x, SAMPLES: tl.constexpr, HEADS: tl.constexpr):
-    """[neighbours or samples · heads, …] summed over the samples."""
+    """[neighbours, samples · heads] -> [neighbours, heads], summed over the samples."""
     return tl.sum(tl.reshape(x, [x.shape[0], SAMPLES, HEADS]), axis=1)
 
 
@@ -75,22 +90,25 @@ def _attend_rows(
     there = (sample < batch) & (head < heads)
     group = sample * heads + head
     channel = tl.arange(0, WIDTH)
-    lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    real = there[:, None] & (channel < channels)[None, :]
+    real_channel = (channel < channels)[None, :]
+    real = there[:, None] & real_channel
     inner = (group * channels)[:, None] + channel[None, :]
     steep = tl.load(slope)
     # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
     number = tl.arange(0, HEADS)
     narrow = (number * channels)[:, None] + channel[None, :]
-    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    is_head = (number < heads)[:, None] & real_channel
+    # Neighbours × samples · heads as one axis, and neighbours × heads.
+    far = tl.arange(0, NEIGHBOURS * SAMPLES * HEADS) // (SAMPLES * HEADS)
+    far_sample = _repeated(sample, NEIGHBOURS)
+    near = tl.arange(0, NEIGHBOURS * HEADS) // HEADS
+    near_head = _repeated(number, NEIGHBOURS)
     if SHARED:
         width = heads * channels
-        within = (head * channels)[:, None] + channel[None, :]
         a = tl.load(attention + narrow, mask=is_head, other=0.0)
     else:
         width = columns
-        within = inner
         a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     kept_row = there
     if MASKED_OUT:
@@ -101,24 +119,28 @@ def _attend_rows(
     else:
         t = tl.load(target + offset + inner, mask=kept_row[:, None] & real, other=0.0).to(SUM)
     low = a * steep
+    far_row = _repeated(kept_row, NEIGHBOURS)
+    # The product comes last: Triton then knows that it is a multiple of the channels, and reads wide.
+    far_within = _repeated(head if SHARED else group, NEIGHBOURS) * channels
     peak = tl.full([SAMPLES * HEADS], NONE, dtype=SUM)
     total = tl.zeros([SAMPLES * HEADS], dtype=SUM)
     result = tl.zeros([SAMPLES * HEADS, WIDTH], dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
-        here = i + lane < end
-        j = tl.load(index + i + lane, mask=here, other=0)
+        here = (i + far < end) & far_row
+        j = tl.load(index + i + far, mask=here, other=0)
         j = j.to(tl.int64) if WIDE else j
-        kept = here[:, None] & kept_row[None, :]
         if MASKED_IN:
-            kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
-        base = j * width
-        inside = kept[:, :, None] & real[None, :, :]
-        s = tl.load(source + base[:, None, None] + within[None, :, :], mask=inside, other=0.0).to(SUM)
+            here = here & (tl.load(keep_in + j * batch + far_sample, mask=here, other=0) != 0)
+        kept = tl.reshape(here, [NEIGHBOURS, SAMPLES * HEADS])
+        at = source + (j * width + far_within)[:, None] + channel[None, :]
+        s = _tile(at, here[:, None] & real_channel, NEIGHBOURS, SUM)
         if SHARED:
-            once = here[:, None, None] & is_head[None, :, :]
-            z = tl.load(source + base[:, None, None] + narrow[None, :, :], mask=once, other=0.0).to(SUM) + t[None, :, :]
+            once = (i + near < end) & (near_head < heads)
+            j = tl.load(index + i + near, mask=once, other=0)
+            at = source + (j * width + near_head * channels)[:, None] + channel[None, :]
+            z = _tile(at, once[:, None] & real_channel, NEIGHBOURS, SUM) + t[None, :, :]
         else:
             z = s + t[None, :, :]
         logit = tl.sum(z * tl.where(z > 0, a[None, :, :], low[None, :, :]), axis=2)
@@ -176,22 +198,25 @@ def _grad_of_targets(
     there = (sample < batch) & (head < heads)
     group = sample * heads + head
     channel = tl.arange(0, WIDTH)
-    lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    real = there[:, None] & (channel < channels)[None, :]
+    real_channel = (channel < channels)[None, :]
+    real = there[:, None] & real_channel
     inner = (group * channels)[:, None] + channel[None, :]
     steep = tl.load(slope)
     # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
     number = tl.arange(0, HEADS)
     narrow = (number * channels)[:, None] + channel[None, :]
-    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    is_head = (number < heads)[:, None] & real_channel
+    # Neighbours × samples · heads as one axis, and neighbours × heads.
+    far = tl.arange(0, NEIGHBOURS * SAMPLES * HEADS) // (SAMPLES * HEADS)
+    far_sample = _repeated(sample, NEIGHBOURS)
+    near = tl.arange(0, NEIGHBOURS * HEADS) // HEADS
+    near_head = _repeated(number, NEIGHBOURS)
     if SHARED:
         width = heads * channels
-        within = (head * channels)[:, None] + channel[None, :]
         a = tl.load(attention + narrow, mask=is_head, other=0.0)
     else:
         width = columns
-        within = inner
         a = tl.load(attention + (head * channels)[:, None] + channel[None, :], mask=real, other=0.0)
     of_row = row * (batch * heads)
     norm = tl.load(lse + of_row + group, mask=there, other=float("inf"))
@@ -205,23 +230,27 @@ def _grad_of_targets(
     dy = tl.load(grad + offset + inner, mask=inside_row, other=0.0).to(SUM)
     expected = tl.sum(dy * tl.load(y + offset + inner, mask=inside_row, other=0.0).to(SUM), axis=1)
     tl.store(mean + of_row + group, expected, mask=there)
+    far_row = _repeated(kept_row, NEIGHBOURS)
+    # The product comes last: Triton then knows that it is a multiple of the channels, and reads wide.
+    far_within = _repeated(head if SHARED else group, NEIGHBOURS) * channels
     dt = tl.zeros(a.shape, dtype=SUM)
     da = tl.zeros(a.shape, dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
     for i in range(start, end, NEIGHBOURS):
-        here = i + lane < end
-        j = tl.load(index + i + lane, mask=here, other=0)
+        here = (i + far < end) & far_row
+        j = tl.load(index + i + far, mask=here, other=0)
         j = j.to(tl.int64) if WIDE else j
-        kept = here[:, None] & kept_row[None, :]
         if MASKED_IN:
-            kept = kept & (tl.load(keep_in + (j * batch)[:, None] + sample[None, :], mask=kept, other=0) != 0)
-        base = j * width
-        inside = kept[:, :, None] & real[None, :, :]
-        s = tl.load(source + base[:, None, None] + within[None, :, :], mask=inside, other=0.0).to(SUM)
+            here = here & (tl.load(keep_in + j * batch + far_sample, mask=here, other=0) != 0)
+        kept = tl.reshape(here, [NEIGHBOURS, SAMPLES * HEADS])
+        at = source + (j * width + far_within)[:, None] + channel[None, :]
+        s = _tile(at, here[:, None] & real_channel, NEIGHBOURS, SUM)
         if SHARED:
-            once = here[:, None, None] & is_head[None, :, :]
-            z = tl.load(source + base[:, None, None] + narrow[None, :, :], mask=once, other=0.0).to(SUM) + t[None, :, :]
+            once = (i + near < end) & (near_head < heads)
+            j = tl.load(index + i + near, mask=once, other=0)
+            at = source + (j * width + near_head * channels)[:, None] + channel[None, :]
+            z = _tile(at, once[:, None] & real_channel, NEIGHBOURS, SUM) + t[None, :, :]
         else:
             z = s + t[None, :, :]
         slant = tl.where(z > 0, 1.0, steep)
@@ -280,15 +309,20 @@ def _grad_of_sources(
     there = (sample < batch) & (head < heads)
     group = sample * heads + head
     channel = tl.arange(0, WIDTH)
-    lane = tl.arange(0, NEIGHBOURS)
     columns = batch * heads * channels
-    real = there[:, None] & (channel < channels)[None, :]
+    real_channel = (channel < channels)[None, :]
+    real = there[:, None] & real_channel
     inner = (group * channels)[:, None] + channel[None, :]
     steep = tl.load(slope)
     # Where all samples share the states, these have no axis for samples, and logits are made once for all of them.
     number = tl.arange(0, HEADS)
     narrow = (number * channels)[:, None] + channel[None, :]
-    is_head = (number < heads)[:, None] & (channel < channels)[None, :]
+    is_head = (number < heads)[:, None] & real_channel
+    # Neighbours × samples · heads as one axis, and neighbours × heads.
+    far = tl.arange(0, NEIGHBOURS * SAMPLES * HEADS) // (SAMPLES * HEADS)
+    far_group = _repeated(group, NEIGHBOURS)
+    near = tl.arange(0, NEIGHBOURS * HEADS) // HEADS
+    near_head = _repeated(number, NEIGHBOURS)
     if SHARED:
         width = heads * channels
         within = (head * channels)[:, None] + channel[None, :]
@@ -310,23 +344,27 @@ def _grad_of_sources(
     of_logits = tl.zeros(a.shape, dtype=SUM)
     start = tl.load(ptr + row)
     end = tl.load(ptr + row + 1)
+    far_row = _repeated(kept_row, NEIGHBOURS)
     for k in range(start, end, NEIGHBOURS):
-        here = k + lane < end
-        i = tl.load(index + k + lane, mask=here, other=0)
+        here = (k + far < end) & far_row
+        i = tl.load(index + k + far, mask=here, other=0)
         i = i.to(tl.int64) if WIDE else i
-        kept = here[:, None] & kept_row[None, :]
-        groups = (i * (batch * heads))[:, None] + group[None, :]
-        norm = tl.load(lse + groups, mask=kept, other=float("inf"))
-        kept = kept & (norm != float("inf"))
-        expected = tl.load(mean + groups, mask=kept, other=0.0)
-        base = i * columns
-        inside = kept[:, :, None] & real[None, :, :]
+        groups = i * (batch * heads) + far_group
+        norm = tl.load(lse + groups, mask=here, other=float("inf"))
+        here = here & (norm != float("inf"))
+        kept = tl.reshape(here, [NEIGHBOURS, SAMPLES * HEADS])
+        expected = tl.reshape(tl.load(mean + groups, mask=here, other=0.0), [NEIGHBOURS, SAMPLES * HEADS])
+        norm = tl.reshape(norm, [NEIGHBOURS, SAMPLES * HEADS])
+        at = (groups * channels)[:, None] + channel[None, :]
+        inside = here[:, None] & real_channel
         if SHARED:
-            whole = here[:, None, None] & is_head[None, :, :]
-            t = tl.load(target + (i * width)[:, None, None] + narrow[None, :, :], mask=whole, other=0.0).to(SUM)
+            whole = (k + near < end) & (near_head < heads)
+            i = tl.load(index + k + near, mask=whole, other=0)
+            of_head = (i * width + near_head * channels)[:, None] + channel[None, :]
+            t = _tile(target + of_head, whole[:, None] & real_channel, NEIGHBOURS, SUM)
         else:
-            t = tl.load(target + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
-        dy = tl.load(grad + base[:, None, None] + inner[None, :, :], mask=inside, other=0.0).to(SUM)
+            t = _tile(target + at, inside, NEIGHBOURS, SUM)
+        dy = _tile(grad + at, inside, NEIGHBOURS, SUM)
         z = once[None, :, :] + t
         weight = tl.where(z > 0, a[None, :, :], low[None, :, :])
         logit = tl.sum(z * weight, axis=2)

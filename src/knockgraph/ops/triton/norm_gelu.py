@@ -107,9 +107,10 @@ def backward(
     """Gradients of x (its type), scale and shift (float32)."""
     relations, rows, channels = x.shape
     dx = torch.empty_like(x)
-    whole, (d_scale, d_shift) = partial_sums(x, _SHARES, (relations, channels), (relations, channels))
+    shares = _SHARES if x.is_cuda else 2  # Triton's interpreter runs one program after the other
+    whole, (d_scale, d_shift) = partial_sums(x, shares, (relations, channels), (relations, channels))
     with torch.cuda.device_of(x):
-        _backward[(relations, _SHARES)](
+        _backward[(relations, shares)](
             x,
             scale.contiguous(),
             shift.contiguous(),
@@ -120,7 +121,7 @@ def backward(
             d_shift,
             rows,
             whole.shape[1],
-            SHARES=_SHARES,
+            SHARES=shares,
             **_shape(x, count),
         )
     d_scale, d_shift = apart(whole.sum(0).view(2, relations, channels).unbind(0))
