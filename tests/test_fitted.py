@@ -19,6 +19,7 @@ from training_runs import config
 import knockgraph as kg
 from knockgraph import models
 from knockgraph.fitted import _name_of as name_of
+from knockgraph.fitted import as_screen
 from knockgraph.models.any_module import AnyModule
 from knockgraph.run import train
 from knockgraph.train.keywords import config_of
@@ -318,3 +319,26 @@ def test_quiet_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert "phenotype gene_interaction" in said
     assert "90 % intervals" in said
     assert json.loads((fitted.directory / "result.json").read_text())["part"] == "test"
+
+
+def test_what_cannot_be_meant_is_one_sentence(fitted: kg.Fitted) -> None:
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: kg.fit(table(), GRAPH), "the graph is a dict; give a kg.CellGraph or the path of one first, then"),
+        (lambda: kg.fit(GRAPH, SCREEN, epochs="3"), "epochs is '3'; give a whole number"),
+        (lambda: kg.fit(GRAPH, SCREEN, epochs=2.5), "epochs is 2.5; give a whole number"),
+        (lambda: kg.fit(GRAPH, SCREEN, seed=None), "seed is None; give a whole number"),
+        (lambda: fitted.candidates(top="5"), "top is '5'; give a whole number"),
+        (lambda: fitted.explain([[A, B]]), r"explain takes one genotype, such as \['A', 'B'\] or 'A\+B', not"),
+        (lambda: fitted.predict(None), r"None are no genotypes; give a list such as \[\['A', 'B'\], \['C'\]\]"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(kg.KnockgraphError, match=message):
+            call()
+
+
+def test_columns_as_a_mapping_lazily_and_by_pattern() -> None:
+    columns = {**table(), "m_1": list(range(len(SCREEN))), "m_2": [k % 7 for k in range(len(SCREEN))]}
+    assert len(as_screen(columns, say=str)) == len(SCREEN)
+    assert len(as_screen(pl.DataFrame(columns).lazy(), say=str)) == len(SCREEN)
+    found = kg.fit(GRAPH, columns, phenotype=["m_*", "fitness"], **TINY)
+    assert set(found.phenotypes) == {"m_1", "m_2", "fitness"}

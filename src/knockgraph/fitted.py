@@ -18,8 +18,9 @@ import sys
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,16 @@ def fit(
     Returns:
         The trained model.
     """
+    if not isinstance(graph, CellGraph | str | os.PathLike):
+        raise KnockgraphError(
+            f"the graph is a {type(graph).__name__}; give a kg.CellGraph or the path of one first, then the screen"
+        )
     cell = graph if isinstance(graph, CellGraph) else CellGraph.load(graph)
+    _check_whole("epochs", 1 if epochs is None else epochs)
+    _check_whole("seed", seed)
     wanted = () if phenotype is None else (phenotype,) if isinstance(phenotype, str) else tuple(phenotype)
-    table = as_screen(screen, [name for name in wanted if "*" not in name], print if verbose else _silent)
+    columns = () if any("*" in name for name in wanted) else wanted  # a pattern is for all columns that can be read
+    table = as_screen(screen, columns, print if verbose else _silent)
     config = config_of(_name_of(model), cell.num_genes, {"progress_bar": verbose, **options})
     if not wanted and hasattr(screen, "var_names"):  # a vector per genotype
         wanted = tuple(table.phenotypes)
@@ -242,6 +250,7 @@ class Fitted:
         Returns:
             A dataframe as that of :meth:`predict`.
         """
+        _check_whole("top", top)
         chosen = None if genes is None else self.graph.gene_index(list(genes)).tolist()
         genotypes, total = combinations(self.graph, chosen)
         predictor = self._with(coverage)
@@ -263,6 +272,8 @@ class Fitted:
             Parts that add up to the prediction minus the wild type, as tables and pictures.
         """
         names = parse(genes) if isinstance(genes, str) else tuple(genes)
+        if not all(isinstance(name, str) for name in names):
+            raise KnockgraphError(f"explain takes one genotype, such as ['A', 'B'] or 'A+B', not {genes!r}")
         if any("=" in name for name in names):
             raise KnockgraphError("only deletions are explained; leave the values of the genes out")
         rows = self.graph.gene_index(names).tolist()
@@ -442,7 +453,9 @@ def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print) -> 
                 raise
     if all(hasattr(screen, name) for name in ("obs", "var_names", "to_df")):
         return _from_anndata(screen)
-    if path is None and not _is_table(screen):
+    if type(screen).__name__ == "LazyFrame":  # of polars
+        screen = screen.collect()
+    if path is None and not _is_table(screen) and not isinstance(screen, Mapping):
         raise ScreenError(
             f"a {type(screen).__name__} is no screen; give a kg.Screen, a path, or a table of pandas, polars or Arrow"
         )
@@ -477,6 +490,8 @@ def _written(given: Any) -> Genotypes:
         return read_genotypes(given).genotypes
     if isinstance(given, str):
         given = [given]
+    if not isinstance(given, Iterable):
+        raise KnockgraphError(f"{given!r} are no genotypes; give a list such as [['A', 'B'], ['C']], or a table")
     return Genotypes.from_lists(parse(one) if isinstance(one, str) else one for one in given)
 
 
@@ -534,6 +549,11 @@ def _made(name: str, make: Callable[[CellGraph], nn.Module]) -> type[nn.Module]:
         return made
 
     return type(name, (nn.Module,), {"__new__": new, "__module__": __name__, "__qualname__": name})
+
+
+def _check_whole(name: str, value: object) -> None:
+    if type(value) is bool or not isinstance(value, Integral):
+        raise KnockgraphError(f"{name} is {value!r}; give a whole number")
 
 
 def _warn(text: str) -> None:

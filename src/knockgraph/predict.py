@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from knockgraph import strategies
-from knockgraph.errors import KnockgraphError, ScreenError
+from knockgraph.errors import KnockgraphError, ScreenError, UnknownGeneError
 from knockgraph.files import atomic_write, check_writable, write_json
 from knockgraph.graph import CellGraph
 from knockgraph.graph.genes import WILD_TYPE
 from knockgraph.models.fitted import FittedModel
 from knockgraph.options import did_you_mean
-from knockgraph.screen import PerturbationBatch, Screen
+from knockgraph.screen import PerturbationBatch, Screen, ragged
 from knockgraph.screen.genotypes import Genotypes, as_text, entry, name_and_value, parse
 from knockgraph.train import checkpoints, memory
 from knockgraph.train.intervals import COVERAGE, Intervals
@@ -227,6 +227,7 @@ def predict(
     *,
     genes: list[str] | None = None,
     screen: Path | None = None,
+    unknown: str = "error",
     all_pairs: Path | Literal["graph"] | None = None,
     all_triples: Path | Literal["graph"] | None = None,
     top: int | None = None,
@@ -251,6 +252,7 @@ def predict(
         output: A file to write.
         genes: Genotypes as they are written.
         screen: A table of genotypes.
+        unknown: ``error``, or ``drop``: genotypes of the table with a name that the graph does not have are left out.
         all_pairs: A file of gene names, or ``graph`` for all genes.
         all_triples: The same.
         top: Only so many, see :func:`foremost`.
@@ -277,7 +279,8 @@ def predict(
         check_writable(output)
     predictor = RunPredictor(directory, which, device, strategy, note, coverage, precision)
     graph, task = predictor.graph, predictor.task
-    genotypes, total, dosed = _genotypes(graph, genes, screen, all_pairs, all_triples)
+    table = None if screen is None else _known(_table(screen).genotypes, graph, unknown, note)
+    genotypes, total, dosed = _genotypes(graph, genes, table, all_pairs, all_triples)
     if new:
         genotypes = without(genotypes, predictor.measured())
     _check_amount(total if top is None else top, output, top is not None, len(task.phenotypes), keep)
@@ -483,7 +486,7 @@ def _batches(
 def _genotypes(
     graph: CellGraph,
     genes: list[str] | None,
-    screen: Path | None,
+    table: Genotypes | None,
     all_pairs: Path | Literal["graph"] | None,
     all_triples: Path | Literal["graph"] | None,
 ) -> tuple[Iterable[Genotype], int, bool]:
@@ -497,10 +500,10 @@ def _genotypes(
             for genotype in named_genes
         ]
         return made, len(made), any(genotype.values for genotype in made)
-    if screen is not None:
-        genotypes = _table(screen).genotypes
-        row_of = graph.gene_index(genotypes.names).numpy()[genotypes.codes] if len(genotypes.names) else genotypes.codes
-        return rows_of(genotypes, row_of), len(genotypes), genotypes.values is not None
+    if table is not None:
+        used, entries = np.unique(table.codes, return_inverse=True)
+        row_of = graph.gene_index([table.names[code] for code in used]).numpy()[entries] if len(used) else entries
+        return rows_of(table, row_of), len(table), table.values is not None
     path, k = (all_pairs, 2) if all_pairs is not None else (all_triples, 3)
     assert path is not None
     chosen = None if path == "graph" else graph.gene_index(read_names(Path(path))).tolist()
@@ -549,6 +552,26 @@ def _read(text: str) -> list[tuple[str, float]]:
         return [name_and_value(gene) for gene in parse(text)]
     except ScreenError as error:
         raise KnockgraphError(f"--genes {text!r}: {error}") from error
+
+
+def _known(genotypes: Genotypes, graph: CellGraph, unknown: str, note: Say) -> Genotypes:
+    """The genotypes whose genes the graph has; others are an error, or left out."""
+    if unknown not in ("error", "drop"):
+        raise KnockgraphError(f"--unknown {unknown!r} is not an option; use error or drop")
+    hits = {name: graph.genes.find(name) for name in genotypes.names}
+    names = {name: found for name, found in hits.items() if len(found) != 1}
+    if not names:
+        return genotypes
+    if unknown == "error":
+        error = graph.genes.unknown(names)
+        raise UnknownGeneError(f"{error}, or leave their genotypes out with --unknown drop", error.names)
+    bad = np.array([name in names for name in genotypes.names])
+    lost = np.zeros(len(genotypes), dtype=bool)
+    lost[ragged.row_of_entry(genotypes.ptr)[bad[genotypes.codes]]] = True
+    if lost.all():
+        raise KnockgraphError("there is nothing left to predict: every genotype has an unknown gene; check the names")
+    note(f"left out {counted(int(lost.sum()), 'genotype')} with unknown genes ({listed(list(names), most=5)})")
+    return genotypes.take(np.flatnonzero(~lost))
 
 
 def _table(path: Path) -> Screen:

@@ -10,7 +10,7 @@ from numpy.random import default_rng
 from knockgraph import CellGraph, Screen
 from knockgraph.models import baselines
 from knockgraph.models.baselines.baseline import GenotypeRows
-from knockgraph.models.baselines.boosting import Boosting
+from knockgraph.models.baselines.boosting import Boosting, _area
 from knockgraph.models.baselines.triple_features import TripleFeatures
 from knockgraph.screen.calls import calls_of, with_calls
 
@@ -116,6 +116,24 @@ def test_boosting_on_calls_is_saved_and_predicts_log_odds(both: bool) -> None:
     np.testing.assert_array_equal(again.predict(screen, rows)[:, 0].numpy(), predicted)
     only = Boosting(graph).fit(screen, rows[truth == 1], screen.values[truth == 1], classes=True)  # one class alone
     assert (only.predict(screen, rows) > 0).all()
+
+
+def test_the_validation_part_chooses_the_size_of_the_trees_by_the_area_under_the_curve() -> None:
+    random = default_rng(0)
+    predicted, positive = random.integers(0, 5, 60).astype(float), random.random(60) < 0.3
+    higher = predicted[positive][:, None] > predicted[~positive]
+    ties = predicted[positive][:, None] == predicted[~positive]
+    assert _area(predicted, positive) == pytest.approx((higher + ties / 2).mean())
+    graph, genotypes = cell(), triples() * 4
+    truth = (random.random(len(genotypes)) < 0.4).astype(float)
+    screen = Screen([[GENES[i] for i in one] for one in genotypes], {"y": truth}).bind(graph)
+    train, val = np.arange(200), np.arange(200, len(genotypes))
+    areas = {}
+    for leaves, trees in ((8, 120), (2, 200)):
+        alone = Boosting(graph, leaves=leaves, trees=trees).fit(screen, train, screen.values[train], classes=True)
+        areas[leaves] = _area(alone.predict(screen, val)[:, 0].double().numpy(), truth[val] == 1)
+    chosen = Boosting(graph).fit(screen, train, screen.values[train], (val, screen.values[val]), classes=True).chosen()
+    assert chosen["leaves"] == max(areas, key=lambda leaves: areas[leaves])
 
 
 def test_without_calls_boosting_uses_the_networks() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from knockgraph.ops import tiles
 from knockgraph.ops.relation_mlp import relation_mlp
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -120,6 +121,44 @@ def test_rows_that_are_not_there(layers: int, own: str) -> None:
         tensor.fill_(float("nan"))
     count = torch.tensor([150], dtype=torch.int32, device=DEVICE)
     compare(run(values, dy, "triton", 150, count), wanted, 1e-5)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("layers", "norm", "own", "count"),
+    [
+        (1, True, "eps", None),
+        (2, True, "eps", None),
+        (2, False, "maps", 50),
+        (3, True, "factors", 50),
+        (3, True, "maps", None),
+        (4, True, "eps", 50),
+        (4, False, "factors", None),
+        (5, False, "eps", None),
+    ],
+)
+def test_how_many_maps_and_gelus_changes_no_bit(layers: int, norm: bool, own: str, count: int | None) -> None:
+    values = operands(2, 70, 16, layers, norm, own)
+    dy = torch.randn(2, 70, 16, device=DEVICE)
+    limit = None if count is None else torch.tensor([count], dtype=torch.int32, device=DEVICE)
+    short = [values[0][:count], values[1][:, :count], *values[2:]]
+    if own == "factors":
+        short[2] = short[2][:, :count]
+    wanted = run([v.double() for v in short], dy[:, :count], None)
+    first = None
+    for maps, gelus in (((1, 1), 2), ((1, 1), 1), ((2, 1), 1), ((1, 2), 2), ((2, 2), 1)):
+        with tiles.trying(
+            {
+                name: {**tiles.tile(name, dy), "TILE": 32, "SHARES": 2, "MAPS": number, "GELUS": gelus}
+                for name, number in zip(("gradient of MLPs", "gradient of last map"), maps, strict=True)
+            }
+        ):
+            found = run(values, dy, "triton", count, limit)
+        if own == "factors":
+            found[3] = found[3][:, :count]
+        compare(found, wanted, 1e-5)
+        first = first or found
+        assert DEVICE == "cuda" or all(map(torch.equal, found, first))
 
 
 @needs_triton

@@ -103,7 +103,7 @@ def test_a_table_that_does_not_belong_here_is_ignored(damage: str) -> None:
 
 def test_tuning_takes_one_step_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that knows the best tile: every constant away from it costs a tenth."""
-    best = {"TILE": 32, "num_warps": 8, "num_stages": 1, "maxnreg": 255, "SHARES": 17}
+    best = {"TILE": 32, "num_warps": 8, "num_stages": 1, "maxnreg": 255, "SHARES": 17, "MAPS": 2, "GELUS": 1}
     seen: list[dict[str, Tile]] = []
 
     def timed(work: object, given: dict[str, Tile], repeats: int) -> float | None:
@@ -148,7 +148,7 @@ def test_the_result_does_not_depend_on_the_tile() -> None:
 @needs_triton
 def test_what_is_timed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the interpreter, with few candidates; a tile that does not fit is passed over."""
-    monkeypatch.setattr(tune, "_changes", lambda name, start: [("TILE", 16)] if name == "pairs" else [])
+    monkeypatch.setattr(tune, "_changes", lambda name, *rest: [{"TILE": 16}] if name == "pairs" else [])
     monkeypatch.setattr(tiles, "KERNELS", {n: replace(k, tile={**k.tile, "TILE": 32}) for n, k in KERNELS.items()})
     few = Card("NVIDIA RTX", 101_376, 2)
     said: list[str] = []

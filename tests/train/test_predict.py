@@ -481,6 +481,25 @@ def test_genes_that_training_never_deleted_are_named(tmp_path: Path, command: Co
         fitted.candidates(top=3, genes=[names[gene] for gene in new[:3]])
 
 
+def test_unknown_names_of_a_table_can_be_left_out(finished: Path, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "new.csv").write_text(f"gene_a,gene_b\n{A},{B}\n{A},YFG1\n{C},\n")
+    words = ("predict", str(finished), "--screen", tmp_path / "new.csv")
+    err = " ".join(command(*words, code=1)[1].split())
+    assert "'YFG1'" in err
+    assert "leave their genotypes out with --unknown drop" in err
+    out, err = command(*words, "--unknown", "drop")
+    assert list(printed(out)) == [f"{A}+{B}", C]
+    assert "note: left out 1 genotype with unknown genes (YFG1)" in err
+    assert "use error or drop" in command(*words, "--unknown", "skip", code=1)[1]
+    (tmp_path / "new.csv").write_text("genotype\nYFG1\n")
+    assert "nothing left to predict" in command(*words, "--unknown", "drop", code=1)[1]
+
+
+def test_no_words_at_all(command: Command) -> None:
+    _, err = command("predict", code=2)
+    assert "Missing argument" in err
+
+
 def test_missing_parts_of_a_run(finished: Path, tmp_path: Path, command: Command) -> None:
     assert "is not a run directory" in command("predict", str(tmp_path / "no"), "--genes", A, code=1)[1].replace(
         f"is {tmp_path / 'no'} a run", "is not a run"

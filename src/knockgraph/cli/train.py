@@ -118,6 +118,9 @@ def predict(
     screen: Annotated[
         Path | None, typer.Option(help="A screen file, or a table (CSV, TSV, Parquet) with genotypes.")
     ] = None,
+    unknown: Annotated[
+        str, typer.Option(help="With --screen: genotypes with a name that the graph does not have: error or drop.")
+    ] = "error",
     all_pairs: Annotated[
         str | None,
         typer.Option(help="All pairs of the genes in this file (one name per line); without a file, of all genes."),
@@ -159,6 +162,7 @@ def predict(
             output,
             genes=genes,
             screen=screen,
+            unknown=unknown,
             all_pairs=whole_or_file(all_pairs),
             all_triples=whole_or_file(all_triples),
             top=top,
@@ -255,6 +259,6 @@ class WithoutValue(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the mark in the place of a value that is not there."""
         given: list[str] = []
-        for word, after in zip(args, [*args[1:], "-"], strict=True):
+        for word, after in zip(args, [*args[1:], "-"], strict=False):  # the last has nothing after it, or there is none
             given += [word, self.MARK] if word in self.OPTIONS and after.startswith("-") else [word]
         return super().parse_args(ctx, given)

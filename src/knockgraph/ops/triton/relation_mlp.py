@@ -1,9 +1,10 @@
 """Kernels of the relations' MLPs: a tile of rows goes through all linear maps, norm and activation without leaving.
 
-The forward pass keeps the values before each activation for the backward pass, which goes through one linear map at a
-time, in place: with all of them in one kernel the gradients of the weights do not fit the registers (5.4 ms against
-what the sweep in docs/speed.md gives for four). Sums over rows are taken per share of the rows and then over the
-shares, always in the same order: equal inputs give equal bits.
+The forward pass keeps the values before each activation for the backward pass, which goes through one or two linear
+maps at a time (``MAPS``), in place: with all four in one kernel the gradients of the weights do not fit the registers
+(docs/speed.md). Between two maps of one launch the gradient is rounded as it is between two launches, so the number
+changes no result. Sums over rows are taken per share of the rows and then over the shares, always in the same order:
+equal inputs give equal bits.
 
 ``OWN`` says how the rows' own states join what the neighbours sent, and is the number of axes of ``own_weight``: 1 for
 (1 + ε) times, 2 for a factor of each row, 3 for a matrix beside that of the first map.
@@ -34,6 +35,15 @@ def _own_factor(own_weight, r, row, rows, real, OWN: tl.constexpr):
         return 1.0 + tl.load(own_weight + r).to(tl.float32)
     else:
         return tl.load(own_weight + r * rows.to(tl.int64) + row, mask=row < real, other=0.0).to(tl.float32)[:, None]
+
+
+@triton.jit
+def _beside(v, d_in, inside):
+    """``v``, laid out over the threads as ``d_in``, which is 0 where no row is, as ``v`` is.
+
+    Otherwise the compiler computes the GELU of v twice: its slope as d_in is laid out, its value as v was loaded.
+    """
+    return tl.where(inside, v, d_in)
 
 
 @triton.jit
@@ -105,6 +115,7 @@ def _backward(
     shift,
     count,
     z,
+    z_between,
     z_before,
     dy,
     dh,
@@ -126,11 +137,15 @@ def _backward(
     FAST: tl.constexpr,
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
+    MAPS: tl.constexpr,
+    GELUS: tl.constexpr,
 ):
-    """Through one linear map, from ``dy`` to ``dh``, which may be the same memory; the last starts with the norm. With
-    two matrices the first map is left to ``_sum_own``, which passes the same gradient through both.
+    """Through ``MAPS`` linear maps, one or two, from ``dy`` to ``dh``, which may be the same memory; the last of all
+    starts with the norm. With two matrices the first map is left to ``_sum_own``, which passes the same gradient
+    through both.
 
-    Each share's sums lie ``per_share`` numbers after those of the share before.
+    The maps gave ``z_between`` and ``z``, from ``z_before``. Each share's sums lie ``per_share`` numbers after those of
+    the share before.
     """
     r = tl.program_id(0)
     share = tl.program_id(1)
@@ -145,6 +160,10 @@ def _backward(
     w = tl.load(weight + r * C * C + in_cc)
     g = tl.zeros([C, C], dtype=tl.float32)
     b = tl.zeros([C], dtype=tl.float32)
+    if MAPS == 2:
+        w_outer = tl.load(weight + (R + r) * C * C + in_cc)
+        g_outer = tl.zeros([C, C], dtype=tl.float32)
+        b_outer = tl.zeros([C], dtype=tl.float32)
     g_scale = tl.zeros([C], dtype=tl.float32)
     g_shift = tl.zeros([C], dtype=tl.float32)
     g_eps = tl.zeros([C], dtype=tl.float32)
@@ -170,6 +189,14 @@ def _backward(
             else:
                 _, slope = gelu_and_slope(v, FAST)
                 dv = dv * slope
+        if MAPS == 2:
+            b_outer += tl.sum(dv, 0)
+            v = tl.load(z_between + here, mask=inside, other=0.0).to(tl.float32)
+            dv = dv.to(kind)
+            d_in = tl.dot(dv, tl.trans(w_outer), input_precision=PRECISION)
+            h, slope = gelu_and_slope(_beside(v, d_in, inside), FAST)
+            g_outer = tl.dot(tl.trans(h.to(kind)), dv, g_outer, input_precision=PRECISION)
+            dv = (d_in * slope).to(kind).to(tl.float32)
         b += tl.sum(dv, 0)
         if FIRST:
             x = tl.load(own + place, mask=inside, other=0.0)
@@ -179,14 +206,20 @@ def _backward(
             if OWN < 3:
                 h = x.to(tl.float32) * factor + h.to(tl.float32)
         else:
-            h, slope = gelu_and_slope(tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32), FAST)
+            v = tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32)
         dv = dv.to(kind)
+        if not FIRST:
+            if GELUS == 1:
+                d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
+                v = _beside(v, d_in, inside)
+            h, slope = gelu_and_slope(v, FAST)
         g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
         if FIRST and OWN == 3:
             g_own = tl.dot(tl.trans(x.to(kind)), dv, g_own, input_precision=PRECISION)
             tl.store(dh + here, dv, mask=inside)
         else:
-            d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
+            if FIRST or GELUS == 2:
+                d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
             if not FIRST:
                 d_in = d_in * slope
             elif OWN == 1:
@@ -198,6 +231,9 @@ def _backward(
     to = share * per_share
     tl.store(d_weight + to + r * C * C + in_cc, g)
     tl.store(d_bias + to + r * C + c, b)
+    if MAPS == 2:
+        tl.store(d_weight + to + (R + r) * C * C + in_cc, g_outer)
+        tl.store(d_bias + to + (R + r) * C + c, b_outer)
     if FIRST and OWN == 1:
         tl.store(d_own_weight + to + r, tl.sum(g_eps, 0))
     if FIRST and OWN == 3:
@@ -312,43 +348,45 @@ def backward(
     weights, vectors = (relations, channels, channels), (relations, channels)
     factors = torch.empty_like(own_weight, dtype=torch.float32) if own_weight.dim() == 2 else None
     of_own = tuple(own_weight.shape) if factors is None else (0,)  # no sum over rows
-    rest, of_map = tile("gradient of MLPs", dh), tile("gradient of last map", dh)
-    of_last, (last_weight, last_bias, d_scale, d_shift, last_own) = partial_sums(
-        dh, of_map["SHARES"], weights, vectors, vectors, vectors, of_own
+    rest, end = tile("gradient of MLPs", dh), tile("gradient of last map", dh)
+    inner = layers - min(end["MAPS"], layers)  # maps before those that the norm goes with
+    of_end, (end_weight, end_bias, d_scale, d_shift, end_own) = partial_sums(
+        dh, end["SHARES"], (layers - inner, *weights), (layers - inner, *vectors), vectors, vectors, of_own
     )
     of_rest, (rest_weight, rest_bias, rest_own) = partial_sums(
-        dh, rest["SHARES"], (layers - 1, *weights), (layers - 1, *vectors), of_own
+        dh, rest["SHARES"], (inner, *weights), (inner, *vectors), of_own
     )
     scale, shift = (None, None) if norm is None else norm
     shape = _shape(own_weight, weight, norm, count)
     del shape["LAYERS"]
     with torch.cuda.device_of(dh):
-        for layer in reversed(range(layers)):
-            last = layer == layers - 1
-            config = of_map if last else rest
+        for first, behind in _launches(layers, inner, rest["MAPS"]):
+            last = behind == layers
+            config = end if last else rest
             _backward[(relations, config["SHARES"])](
                 own,
                 neighbours,
                 own_weight,
-                weight[layer],
+                weight[first],
                 scale,
                 shift,
                 count,
-                z[layer],
-                z[max(layer - 1, 0)],
+                z[behind - 1],
+                z[first],
+                z[max(first - 1, 0)],
                 dy if last else dh,
                 dh,
-                (last_own if last else rest_own) if factors is None else factors,
-                last_weight if last else rest_weight[:, layer],
-                last_bias if last else rest_bias[:, layer],
+                (end_own if last else rest_own) if factors is None else factors,
+                end_weight if last else rest_weight[:, first],
+                end_bias if last else rest_bias[:, first],
                 d_scale,
                 d_shift,
                 rows,
-                (of_last if last else of_rest).shape[1],
-                FIRST=layer == 0,
+                (of_end if last else of_rest).shape[1],
+                FIRST=first == 0,
                 LAST=last,
                 **shape,
-                **config,
+                **{**config, "MAPS": behind - first},
             )
         wide = 64
         _sum_own[(triton.cdiv(rows, wide),)](
@@ -366,16 +404,29 @@ def backward(
             TILE=wide,
             num_stages=2,
         )
-    of_last_map = parts_of(of_last.sum(0), weights, vectors, vectors, vectors, of_own)
-    of_rest_maps = parts_of(of_rest.sum(0), (layers - 1, *weights), (layers - 1, *vectors), of_own)
+    of_end_maps = parts_of(
+        of_end.sum(0), (layers - inner, *weights), (layers - inner, *vectors), vectors, vectors, of_own
+    )
+    of_rest_maps = parts_of(of_rest.sum(0), (inner, *weights), (inner, *vectors), of_own)
     d_weight, d_bias = (d_scale.new_empty(layers, *shape) for shape in (weights, vectors))
     d_scale, d_shift, d_own_weight = (d_scale.new_empty(shape) for shape in (vectors, vectors, of_own))
     apart(
-        [*of_last_map[:4], *of_rest_maps[:2], (of_last_map if layers == 1 else of_rest_maps)[-1]],
-        [d_weight[-1], d_bias[-1], d_scale, d_shift, d_weight[:-1], d_bias[:-1], d_own_weight],
+        [*of_end_maps[:4], *of_rest_maps[:2], (of_rest_maps if inner else of_end_maps)[-1]],
+        [d_weight[inner:], d_bias[inner:], d_scale, d_shift, d_weight[:inner], d_bias[:inner], d_own_weight],
     )
     norm_grads = (None, None) if norm is None else (d_scale, d_shift)
     return d_own, dh, d_own_weight if factors is None else factors, d_weight, d_bias, *norm_grads
+
+
+def _launches(layers: int, inner: int, maps: int) -> list[tuple[int, int]]:
+    """From which map to which (not included) each launch goes back: the last ones, then the others, ``maps`` at a time.
+
+    >>> _launches(5, 4, 2)
+    [(4, 5), (2, 4), (0, 2)]
+    >>> _launches(4, 3, 2)
+    [(3, 4), (1, 3), (0, 1)]
+    """
+    return [(inner, layers), *((max(behind - maps, 0), behind) for behind in range(inner, 0, -maps))]
 
 
 def _shape(own_weight: Tensor, weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]:
