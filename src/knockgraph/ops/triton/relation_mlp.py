@@ -207,12 +207,11 @@ def _backward(
                 h = x.to(tl.float32) * factor + h.to(tl.float32)
         else:
             v = tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32)
-        dv = dv.to(kind)
-        if not FIRST:
             if GELUS == 1:
-                d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
+                d_in = tl.dot(dv.to(kind), tl.trans(w), input_precision=PRECISION)
                 v = _beside(v, d_in, inside)
             h, slope = gelu_and_slope(v, FAST)
+        dv = dv.to(kind)
         g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
         if FIRST and OWN == 3:
             g_own = tl.dot(tl.trans(x.to(kind)), dv, g_own, input_precision=PRECISION)
