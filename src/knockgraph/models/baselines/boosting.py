@@ -134,7 +134,7 @@ class Boosting(Baseline):
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        made = TripleFeatures if state["called"] else GenotypeFeatures
+        made = TripleFeatures if state.get("called") else GenotypeFeatures  # earlier runs do not say
         self.features = made.from_state(self.graph, state["features"])
         self.model = None if state["trees"] is None else Trees.from_state(state["trees"])
 
