@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from knockgraph import KnockgraphError
-from knockgraph.errors import ConfigError
 from knockgraph.train.config import compose
 from knockgraph.train.plain_config import compose_plain
 from knockgraph.train.schema import Config
@@ -144,7 +143,7 @@ def check_override(composed: Callable[[list[str]], Config], case: tuple[str, lis
         word = word[:at] + piece + word[at + drop :]
     try:
         composed([word])
-    except ConfigError as error:
+    except KnockgraphError as error:
         said = str(error)
     else:
         return

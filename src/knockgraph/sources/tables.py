@@ -131,6 +131,7 @@ def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen
       genes: columns Gene_A and Gene_B, one gene each
       phenotypes: score
       rows: 1 read, 1 kept
+      genotypes: 1 with 2 genes
       first row: YAL001C+YBR002W, score -0.31
     """
     options = options or TableOptions()
