@@ -398,3 +398,10 @@ def test_how_long_the_local_predictor_is_alone(options: dict[str, Any], epochs: 
 def test_an_impossible_share() -> None:
     with pytest.raises(kg.ModelError, match=r"readout.local_first=1.0, but it must be in \[0, 1\)"):
         build("hetero", cell(), **BASE, **{"readout.local_first": 1.0})
+
+
+def test_what_somebody_has_frozen_stays_frozen() -> None:
+    model = build("hetero", cell(), **BASE)
+    model.pool.requires_grad_(False)
+    model.begin(0, 4)
+    assert not any(parameter.requires_grad for parameter in model.pool.parameters())

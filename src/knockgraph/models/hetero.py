@@ -243,10 +243,13 @@ class HeteroCellModel(CellModel):
         soon = epoch + 1 <= self.readout.local_first * epochs < math.inf
         # A run that goes on for longer than was planned does not give up what it has learned.
         begun = any(bool(parameter.any()) for parameter in self.global_predictor[-1].parameters())
-        self.perturbs = not (able and soon) or begun
+        whole = not (able and soon) or begun
+        if whole == self.perturbs:
+            return  # also what somebody has frozen stays as it is
+        self.perturbs = whole
         for part in (self.pool, self.metabolic, self.joint, self.global_predictor):
             if part is not None:
-                part.requires_grad_(self.perturbs)
+                part.requires_grad_(whole)
 
     def set_known(self, genes: Tensor) -> None:
         """See :class:`CellModel`."""

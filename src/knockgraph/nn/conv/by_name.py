@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph import registry
-from knockgraph.nn.conv.relation_conv import Names, RelationConv
+from knockgraph.nn.conv.relation_conv import Names, RelationConv, gelu_fuses
 from knockgraph.nn.conv.typed import TypedConv
-from knockgraph.ops import DistinctRows, autocast_input, fused
+from knockgraph.ops import DistinctRows
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -41,7 +41,7 @@ class EachRelation(RelationConv):
 
     def fuses(self, x: Tensor, activation: nn.Module) -> bool:
         """Only GELU, and only what comes after the layers; see :func:`~knockgraph.ops.norm_gelu`."""
-        return isinstance(activation, nn.GELU) and fused(self.backend, autocast_input(x), x.shape[-1])
+        return gelu_fuses(self.backend, x, activation)
 
 
 def relation_conv(name: str, relations: int, channels: int, typed: bool = False, **offered: Any) -> RelationConv:

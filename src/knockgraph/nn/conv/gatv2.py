@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.errors import ModelError
-from knockgraph.nn.conv.relation_conv import Names, RelationConv, linear
-from knockgraph.ops import DistinctRows, autocast_input, fused
+from knockgraph.nn.conv.relation_conv import Names, RelationConv, gelu_fuses, linear
+from knockgraph.ops import DistinctRows, autocast_input
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -106,7 +106,7 @@ class GATv2Conv(RelationConv):
 
     def fuses(self, x: Tensor, activation: nn.Module) -> bool:
         """Only GELU, and only what comes after the attention; see :func:`~knockgraph.ops.norm_gelu`."""
-        return isinstance(activation, nn.GELU) and fused(self.backend, autocast_input(x), x.shape[-1])
+        return gelu_fuses(self.backend, x, activation)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Earlier versions had one layer for each relation.

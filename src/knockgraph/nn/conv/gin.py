@@ -7,9 +7,9 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from knockgraph.nn.conv.relation_conv import Names, RelationConv, affine, gather
+from knockgraph.nn.conv.relation_conv import Names, RelationConv, affine, gather, gelu_fuses
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import DistinctRows, autocast_input, fused, relation_mlp
+from knockgraph.ops import DistinctRows, autocast_input, relation_mlp
 from knockgraph.strategies import PerturbedGraphs
 
 
@@ -105,7 +105,7 @@ class GINConv(RelationConv):
 
     def fuses(self, x: Tensor, activation: nn.Module) -> bool:
         """Only GELU; see :func:`~knockgraph.ops.relation_mlp` for the rest."""
-        return isinstance(activation, nn.GELU) and fused(self.backend, autocast_input(x), x.shape[-1])
+        return gelu_fuses(self.backend, x, activation)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(mlp={self.mlp})"

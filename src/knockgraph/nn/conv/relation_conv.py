@@ -66,10 +66,10 @@ class RelationConv(nn.Module, ABC):
     ) -> Tensor:
         """The activated and normed convolution, where :meth:`fuses` says so; here only norm and activation are one."""
         y = self(view, relation, x, rows)
-        if not isinstance(norm, GroupedLayerNorm):
+        scaled = affine(norm)
+        if scaled is None:
             return nn.functional.gelu(y)
-        count = None if rows is None else rows.count
-        return norm_gelu(y, norm.weight.squeeze(1), norm.bias.squeeze(1), count, self.backend)
+        return norm_gelu(y, *scaled, None if rows is None else rows.count, self.backend)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.relations is None else f'{self.relations} relations'})"
@@ -82,14 +82,20 @@ def linear(relations: int | None, in_channels: int, out_channels: int, bias: boo
     return GroupedLinear(relations, in_channels, out_channels, bias, activated=True)
 
 
+def gelu_fuses(backend: str, x: Tensor, activation: nn.Module, channels: int | None = None) -> bool:
+    """Whether fused kernels take what ends in this activation: only GELU, on this device, with as many channels."""
+    width = x.shape[-1] if channels is None else channels
+    return isinstance(activation, nn.GELU) and fused(backend, autocast_input(x), width)
+
+
 def one_map_fuses(backend: str, x: Tensor, activation: nn.Module, conv: nn.Module) -> bool:
     """Whether :func:`~knockgraph.ops.relation_mlp` takes a convolution with one map for each of several relations: as
     many channels as before, then GELU.
     """
-    if not isinstance(conv, GroupedLinear) or not isinstance(activation, nn.GELU):
+    if not isinstance(conv, GroupedLinear):
         return False
     _, in_channels, out_channels = conv.weight.shape
-    return in_channels == out_channels and fused(backend, autocast_input(x), in_channels)
+    return in_channels == out_channels and gelu_fuses(backend, x, activation, in_channels)
 
 
 def affine(norm: nn.Module) -> tuple[Tensor, Tensor] | None:
