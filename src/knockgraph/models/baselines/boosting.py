@@ -70,9 +70,14 @@ class Boosting(Baseline):
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph("boosting", self.graph, genotypes)
         called = calls_of(self.graph) and bool((np.diff(genotypes.ptr) > 2).any())
-        self.features = (TripleFeatures if called else GenotypeFeatures)(self.graph, seed=self.seed)
         self.model: Trees | None = None
-        table = self.features.fit(genotypes, y)
+        self.features: TripleFeatures | GenotypeFeatures
+        if called:
+            self.features = TripleFeatures(self.graph)
+            table = self.features.fit(genotypes, y, None if self.validation is None else self.validation[0])
+        else:
+            self.features = GenotypeFeatures(self.graph, seed=self.seed)
+            table = self.features.fit(genotypes, y)
         if len(y) > self.max_rows:
             kept = np.sort(np.random.default_rng(self.seed).permutation(len(y))[: self.max_rows])
             table, y = table[kept], y[kept]

@@ -18,7 +18,7 @@ from knockgraph.models.kernels.similarity import Similarities, kernel
 from knockgraph.screen.calls import calls_of
 
 _RIDGE = 0.5
-_STEPS = 40
+_LEARNED = 500  # genes with the most calls, from which the kernel is learned
 _Genes = npt.NDArray[np.int64]
 _Numbers = npt.NDArray[np.float32]
 
@@ -67,8 +67,10 @@ class CallProfiles:
         self.sharpness, self.weight = similar.sharpness, similar.sharpness.new_zeros(len(similar.names))
         self.inverse = torch.eye(len(self.genes))
         if len(c) and len(self.genes):
-            known = torch.ones(len(self.genes), self.profile.shape[1], dtype=torch.bool)
-            self.weight, self.sharpness = learned_kernel(c, similar.sharpness, self.profile, known, _STEPS)
+            most = self.profile.sum(1).argsort(descending=True, stable=True)[:_LEARNED]
+            some, known = self.profile[most], torch.ones_like(self.profile[most], dtype=torch.bool)
+            chosen = c[:, most][:, :, most]
+            self.weight, self.sharpness = learned_kernel(chosen, similar.sharpness, some, known)
             eye = torch.eye(len(self.genes))
             self.inverse = torch.linalg.inv(kernel(c, self.sharpness, self.weight) + _RIDGE * eye)
 

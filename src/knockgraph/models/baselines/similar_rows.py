@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from knockgraph.models.baselines.baseline import Floats, packed, sums, unpacked
 from knockgraph.models.baselines.call_profiles import AskedProfiles
-from knockgraph.models.baselines.pair_features import SHRINK
 
-_KEPT = ("code", "unit", "lone", "deviation", "adjusted", "hash")
+_KEPT = ("code", "unit", "lone", "deviation", "hash")
 _MOST = 1000  # sets of other genes that are kept, those with most rows
 _BLOCK = 16_384  # rows at once
 _Genes = npt.NDArray[np.int64]
@@ -26,10 +25,10 @@ class SimilarRows:
     from the mean label of the rows with the others o and the lone gene a,
 
     .. math:: s_{oa} = \sum_{o'} (x_o^\top x_{o'})^2 R_{o'a}, \qquad
-        t_{oa} = \sum_{o'} (x_o^\top x_{o'})^2 \sum_{a' \ne a} (x_a^\top x_{a'}) (R_{o'a'} - b_{a'}),
+        t_{oa} = \sum_{o'} (x_o^\top x_{o'})^2 \sum_{a' \ne a} (x_a^\top x_{a'}) R_{o'a'} .
 
-    where :math:`b_{a'}` is the effect of the lone gene. Sets o' that are part of the genotype itself never count, so
-    that a training row sees no more than a held-out row with new others.
+    Sets o' that are part of the genotype itself never count, so that a training row sees no more than a held-out row
+    whose others are new together.
 
     Args:
         num_genes: Of the graph.
@@ -71,13 +70,11 @@ class SimilarRows:
             self.unit[here] = _others(genes[first[here] - start], column[first[here] - start], profiles)
             start += len(genes)
         self.lone, column = np.unique(alone, return_inverse=True)
-        effect = sums(column, deviation, len(self.lone)) / (np.bincount(column, minlength=len(self.lone)) + SHRINK)
         row = np.searchsorted(kept, place)
         known = kept[np.minimum(row, len(kept) - 1)] == place
         shape = len(kept), len(self.lone)
         cell = row[known] * shape[1] + column[known]
         self.deviation = sums(cell, deviation[known], shape[0] * shape[1]).reshape(shape)
-        self.adjusted = sums(cell, (deviation - effect[column])[known], shape[0] * shape[1]).reshape(shape)
 
     def __call__(self, genes: _Genes, column: _Genes, profiles: AskedProfiles) -> tuple[Floats, Floats]:
         """s and t of rows; s is NaN if no training row has the lone gene.
@@ -92,7 +89,7 @@ class SimilarRows:
         same = np.where(self.lone[at] == asked, self.deviation[:, at], np.nan).T  # [asked, sets]
         likeness = profiles.unit[profiles.place[asked]] @ profiles.unit[profiles.place[self.lone]].T
         likeness[asked[:, None] == self.lone] = 0
-        near = likeness @ self.adjusted.T
+        near = likeness @ self.deviation.T
         found = np.empty((2, len(genes)))
         for start in range(0, len(genes), _BLOCK):
             part = slice(start, start + _BLOCK)

@@ -19,7 +19,7 @@ from knockgraph.models.baselines.pair_features import SHRINK, Matrix, both_ways
 from knockgraph.models.baselines.similar_rows import SimilarRows
 from knockgraph.screen.calls import calls_of
 
-_KEPT = ("diffusion", "strength", "gene_total", "gene_count", "pair", "pair_total", "pair_count", "hidden", "seed")
+_KEPT = ("diffusion", "strength", "gene_total", "gene_count", "pair", "pair_total", "pair_count")
 _Genes = npt.NDArray[np.int64]
 
 
@@ -35,20 +35,17 @@ class TripleFeatures:
     with similar genes in the same roles say (:class:`SimilarRows`).
 
     The effect of a gene is the mean deviation of the training rows that delete it without any other gene of the
-    genotype, the effect of a pair that of all rows that delete both. A training row must look like a held-out one. In
-    a share of the rows one gene is hidden, as if no training row deleted it; in the others all rows that share a pair
-    of genes with the row, as if its pairs were new. Numbers of rows are exact for genotypes of up to three genes.
+    genotype, the effect of a pair that of all other rows that delete both. A training row must look like a held-out
+    one: unless most held-out rows have a pair of genes that is known, a training row sees no row that shares two genes
+    with it; otherwise trees would learn the pairs of the training part by heart. Numbers of rows are exact for
+    genotypes of up to three genes.
 
     Args:
-        graph: The cell graph.
-        hidden: Share of training rows in which a gene is hidden.
-        seed: Of the choice of these rows.
+        graph: The cell graph with calls.
     """
 
-    def __init__(self, graph: CellGraph, hidden: float = 0.3, seed: int = 0) -> None:
+    def __init__(self, graph: CellGraph) -> None:
         self.graph = graph
-        self.hidden = hidden
-        self.seed = seed
         own = graph.features
         coordinates = (own["diffusion"] if "diffusion" in own else diffusion(graph)).float().numpy()
         self.diffusion = coordinates / np.maximum(np.linalg.norm(coordinates, axis=1, keepdims=True), 1e-9)
@@ -79,14 +76,21 @@ class TripleFeatures:
         made.similar = None if state["similar"] is None else SimilarRows.from_state(state["similar"])
         return made
 
-    def fit(self, genotypes: GenotypeRows, y: Floats) -> Matrix:
-        """Learn the effects of genes and pairs; the features of the training rows, ``[rows, features]``."""
+    def fit(self, genotypes: GenotypeRows, y: Floats, like: GenotypeRows | None = None) -> Matrix:
+        """Learn the effects of genes and pairs; the features of the training rows, ``[rows, features]``.
+
+        Args:
+            genotypes: The training rows.
+            y: Their labels.
+            like: Held-out rows that the training rows must look like; by default those of new pairs.
+        """
         residual = y - y.mean()
         self.gene_total = sums(genotypes.genes, residual[genotypes.row], genotypes.num_genes)
         self.gene_count = np.bincount(genotypes.genes, minlength=genotypes.num_genes).astype(np.float64)
         row, code = genotypes.pairs()
         self.pair, place, count = np.unique(code, return_inverse=True, return_counts=True)
         self.pair_total, self.pair_count = sums(place, residual[row], len(self.pair)), count.astype(np.float64)
+        self.pairs_known = like is not None and self._share_known(like) > 0.5
         self.profiles = CallProfiles(self.graph, np.unique(genotypes.genes))
         blocks = [
             (genes, self._known_lone(genes), residual[rows])
@@ -115,34 +119,27 @@ class TripleFeatures:
 
     def _table(self, genotypes: GenotypeRows, own: Floats | None) -> Matrix:
         near = _Near(self.graph, self.profiles.of(np.unique(genotypes.genes)))
-        size, random = np.diff(genotypes.ptr), np.random.default_rng(self.seed)
-        hidden = np.where(random.random(len(size)) < self.hidden, random.integers(0, np.maximum(size, 1)), -1)
         table = None
         for rows, genes in _by_size(genotypes):
-            block = self._block(genes, near, None if own is None else (own[rows], hidden[rows]))
+            block = self._block(genes, near, None if own is None else own[rows])
             if table is None:
-                table = np.full((len(size), block.shape[1]), np.nan, np.float32)
+                table = np.full((len(genotypes), block.shape[1]), np.nan, np.float32)
             table[rows] = block
-        return np.full((len(size), 1), np.nan, np.float32) if table is None else table
+        return np.full((len(genotypes), 1), np.nan, np.float32) if table is None else table
 
-    def _block(self, genes: _Genes, near: _Near, training: tuple[Floats, npt.NDArray[np.int64]] | None) -> Matrix:
-        """Of genotypes of one size, ``genes`` ``[rows, size]``."""
+    def _block(self, genes: _Genes, near: _Near, own: Floats | None) -> Matrix:
+        """Of genotypes of one size, ``genes`` ``[rows, size]``; ``own`` are the deviations of training rows."""
         n, s = genes.shape
         pairs = _Pairs.of(genes)
         left, right, within = pairs.left, pairs.right, pairs.within
         pair_count, pair_total = self._pairs(left, right)
         count, total = self.gene_count[genes], self.gene_total[genes]
-        if training is not None:
-            pair_count, pair_total = pair_count - 1, pair_total - training[0][:, None]
-            count, total = count - 1, total - training[0][:, None]
-        count, total = count - pair_count @ within.T, total - pair_total @ within.T
-        new = np.zeros((n, s), dtype=bool)
-        if training is not None:
-            new = (training[1][:, None] == np.arange(s)) & (training[1] >= 0)[:, None]
-            unknown = (training[1] < 0)[:, None] | (new @ within)
-            pair_count, pair_total = np.where(unknown, 0, pair_count), np.where(unknown, 0, pair_total)
-            count = np.where(new, 0, count)
-        count = np.maximum(count, 0)
+        if own is not None:
+            pair_count, pair_total = pair_count - 1, pair_total - own[:, None]
+            count, total = count - 1, total - own[:, None]
+        count, total = np.maximum(count - pair_count @ within.T, 0), total - pair_total @ within.T
+        if own is not None and not self.pairs_known:
+            pair_count = np.zeros_like(pair_count)
         lone = self.lone(genes, _of_others(pair_count, within), count)
         with_lone, at_left = within[lone], pairs.first == lone[:, None]
         columns = _lone_and_others(_effect(total, count), lone)
@@ -159,12 +156,16 @@ class TripleFeatures:
         for value in near.between(left, right):
             columns += _with_lone(value, with_lone)
         columns += [value.sum(1) for value in near.edges(left, right)]
-        if self.similar is not None and s > 2:
-            same, similar = self.similar(genes, lone, near.profiles)
-            columns += [np.where(new[np.arange(n), lone], np.nan, same), similar]
-        else:
+        if self.similar is None or s < 3:
             columns += [np.full(n, np.nan)] * 2
+        else:
+            columns += self.similar(genes, lone, near.profiles)
         return np.stack([np.broadcast_to(column, (n,)) for column in columns], 1).astype(np.float32)
+
+    def _share_known(self, genotypes: GenotypeRows) -> float:
+        """The share of rows with a pair of genes that a training row deletes, too."""
+        row, code = genotypes.pairs()
+        return len(np.unique(row[np.isin(code, self.pair)])) / max(len(genotypes), 1)
 
     def _pairs(self, left: _Genes, right: _Genes) -> tuple[Floats, Floats]:
         """How many training rows delete both genes, and the sum of their deviations."""
