@@ -71,13 +71,8 @@ class Boosting(Baseline):
         same_graph("boosting", self.graph, genotypes)
         called = calls_of(self.graph) and bool((np.diff(genotypes.ptr) > 2).any())
         self.model: Trees | None = None
-        self.features: TripleFeatures | GenotypeFeatures
-        if called:
-            self.features = TripleFeatures(self.graph)
-            table = self.features.fit(genotypes, y, None if self.validation is None else self.validation[0])
-        else:
-            self.features = GenotypeFeatures(self.graph, seed=self.seed)
-            table = self.features.fit(genotypes, y)
+        self.features = TripleFeatures(self.graph) if called else GenotypeFeatures(self.graph, seed=self.seed)
+        table = self.features.fit(genotypes, y)
         if len(y) > self.max_rows:
             kept = np.sort(np.random.default_rng(self.seed).permutation(len(y))[: self.max_rows])
             table, y = table[kept], y[kept]

@@ -26,7 +26,7 @@ _Genes = npt.NDArray[np.int64]
 class TripleFeatures:
     r"""Features of genotypes in which one gene, the *lone* one (:class:`LoneGenes`), is told from the others.
 
-    The columns: effect of the lone gene, least and largest effect of the others; effect of the others' pair; for
+    The columns: effect of the lone gene, least and largest effect of the others; for
     digenic calls (:func:`~knockgraph.screen.calls.with_calls`) the degrees of the genes in the same way, and whether
     pairs are called, the number of their common partners and its cosine, least and largest over the pairs with the lone
     gene, largest over the other pairs; in the same way the calls that similar genes predict for these pairs
@@ -35,10 +35,9 @@ class TripleFeatures:
     with similar genes in the same roles say (:class:`SimilarRows`).
 
     The effect of a gene is the mean deviation of the training rows that delete it without any other gene of the
-    genotype, the effect of a pair that of all other rows that delete both. A training row must look like a held-out
-    one: unless most held-out rows have a pair of genes that is known, a training row sees no row that shares two genes
-    with it; otherwise trees would learn the pairs of the training part by heart. Numbers of rows are exact for
-    genotypes of up to three genes.
+    genotype. Rows that share two genes with the genotype never count, not even where they are known, so that every row
+    looks like one of a new query pair; otherwise trees learn the pairs of the training part by heart. Numbers of rows
+    are exact for genotypes of up to three genes.
 
     Args:
         graph: The cell graph with calls.
@@ -76,21 +75,14 @@ class TripleFeatures:
         made.similar = None if state["similar"] is None else SimilarRows.from_state(state["similar"])
         return made
 
-    def fit(self, genotypes: GenotypeRows, y: Floats, like: GenotypeRows | None = None) -> Matrix:
-        """Learn the effects of genes and pairs; the features of the training rows, ``[rows, features]``.
-
-        Args:
-            genotypes: The training rows.
-            y: Their labels.
-            like: Held-out rows that the training rows must look like; by default those of new pairs.
-        """
+    def fit(self, genotypes: GenotypeRows, y: Floats) -> Matrix:
+        """Learn the effects of genes; the features of the training rows, ``[rows, features]``."""
         residual = y - y.mean()
         self.gene_total = sums(genotypes.genes, residual[genotypes.row], genotypes.num_genes)
         self.gene_count = np.bincount(genotypes.genes, minlength=genotypes.num_genes).astype(np.float64)
         row, code = genotypes.pairs()
         self.pair, place, count = np.unique(code, return_inverse=True, return_counts=True)
         self.pair_total, self.pair_count = sums(place, residual[row], len(self.pair)), count.astype(np.float64)
-        self.pairs_known = like is not None and self._share_known(like) > 0.5
         self.profiles = CallProfiles(self.graph, np.unique(genotypes.genes))
         blocks = [
             (genes, self._known_lone(genes), residual[rows])
@@ -138,12 +130,11 @@ class TripleFeatures:
             pair_count, pair_total = pair_count - 1, pair_total - own[:, None]
             count, total = count - 1, total - own[:, None]
         count, total = np.maximum(count - pair_count @ within.T, 0), total - pair_total @ within.T
-        if own is not None and not self.pairs_known:
+        if own is not None:
             pair_count = np.zeros_like(pair_count)
         lone = self.lone(genes, _of_others(pair_count, within), count)
         with_lone, at_left = within[lone], pairs.first == lone[:, None]
         columns = _lone_and_others(_effect(total, count), lone)
-        columns.append(_largest(np.where(with_lone, np.nan, _effect(pair_total, pair_count))))
         for value in (*near.degree(genes), *self.strength.T[:, genes]):
             columns += _lone_and_others(value, lone)
         cosine = np.einsum("rpk,rpk->rp", self.diffusion[left], self.diffusion[right])
@@ -161,11 +152,6 @@ class TripleFeatures:
         else:
             columns += self.similar(genes, lone, near.profiles)
         return np.stack([np.broadcast_to(column, (n,)) for column in columns], 1).astype(np.float32)
-
-    def _share_known(self, genotypes: GenotypeRows) -> float:
-        """The share of rows with a pair of genes that a training row deletes, too."""
-        row, code = genotypes.pairs()
-        return len(np.unique(row[np.isin(code, self.pair)])) / max(len(genotypes), 1)
 
     def _pairs(self, left: _Genes, right: _Genes) -> tuple[Floats, Floats]:
         """How many training rows delete both genes, and the sum of their deviations."""
