@@ -6,6 +6,7 @@ import torch
 from numpy.random import default_rng
 
 from knockgraph import CellGraph, Screen
+from knockgraph.errors import BaselineError
 from knockgraph.models import baselines
 from knockgraph.models.baselines.baseline import GenotypeRows
 from knockgraph.models.baselines.boosting import Boosting
@@ -100,6 +101,40 @@ def test_boosting_on_calls_is_saved_and_predicts_log_odds(both: bool) -> None:
     np.testing.assert_array_equal(again.predict(screen, rows)[:, 0].numpy(), predicted)
     only = Boosting(graph).fit(screen, rows[truth == 1], screen.values[truth == 1], classes=True)  # one class alone
     assert (only.predict(screen, rows) > 0).all()
+
+
+def test_classes_are_fitted_without_a_look_at_the_validation_part_and_the_same_each_time() -> None:
+    graph, genotypes = cell(), triples() * 4
+    truth = (default_rng(0).random(len(genotypes)) < 0.4).astype(float)
+    screen = Screen([[GENES[i] for i in one] for one in genotypes], {"y": truth}).bind(graph)
+    train, val = np.arange(200), np.arange(200, len(genotypes))
+    validation = val, screen.values[val]
+    alone = Boosting(graph).fit(screen, train, screen.values[train], classes=True)
+    beside = Boosting(graph).fit(screen, train, screen.values[train], validation, classes=True)
+    assert torch.equal(alone.predict(screen, val), beside.predict(screen, val))
+    other = Boosting(graph, seed=1).fit(screen, train, screen.values[train], classes=True)
+    assert not torch.equal(alone.predict(screen, val), other.predict(screen, val))  # other columns are drawn
+
+
+def test_the_features_of_an_earlier_version_are_refused() -> None:
+    graph, genotypes = cell(), triples()
+    features = TripleFeatures(graph)
+    features.fit(rows_of(graph, genotypes), np.zeros(len(genotypes)))
+    state = features.state()
+    del state["similar"]
+    with pytest.raises(BaselineError, match="made by an earlier version with other features of digenic calls; train"):
+        TripleFeatures.from_state(graph, state)
+
+
+def test_a_genotype_with_genes_that_no_row_and_no_call_has_is_predicted() -> None:
+    graph, genotypes = cell(), triples()
+    features = TripleFeatures(graph)
+    features.fit(rows_of(graph, genotypes), default_rng(0).normal(size=len(genotypes)))
+    new = rows_of(graph, [(27, 28, 29), (0, 1, 29), (0, 1, 8), (3, 29), (3,), ()])
+    table = features(new)
+    again = TripleFeatures.from_state(graph, features.state())(new)
+    np.testing.assert_array_equal(again, table)
+    np.testing.assert_allclose(features(new.part(2, 3))[0], table[2], rtol=1e-4, atol=1e-6)
 
 
 def test_without_calls_boosting_uses_the_networks() -> None:
