@@ -44,7 +44,9 @@ class GraphedModel:
         self.deletions = deletions
         self._places = torch.arange(max(deletions, 1), device=strategy.device)
         self._kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        self._recording = _Recording(lambda *given: self._encode(strategy, *given), self._places.shape, model)
+        # A run that goes on records anew: it must not see other dropout masks than one that was never interrupted.
+        with torch.random.fork_rng(devices=[strategy.device]):
+            self._recording = _Recording(lambda *given: self._encode(strategy, *given), self._places.shape, model)
 
     def _encode(self, strategy: Strategy, genes: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
         # The pointer only says how many columns there are; such a strategy goes by each deletion's sample.
