@@ -58,7 +58,7 @@ def test_killed_on_a_gpu(tmp_path: Path) -> None:
     options = [*OPTIONS, "trainer.accelerator=gpu", "trainer.precision=32-true", "model.options.channels=16"]
     train(tmp_path / "whole", *options)
     kill_after_steps(tmp_path / "killed", 9, *options)
-    train(tmp_path / "killed", "resume=true")
+    train(tmp_path / "killed", *options, "resume=true")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
 
 
