@@ -156,7 +156,10 @@ _take_rows.register_autograd(
     "knockgraph::spread_rows", mutates_args=(), schema="(Tensor y, Tensor slot, Tensor touched, int batch) -> Tensor"
 )
 def _spread_rows(y: Tensor, slot: Tensor, touched: Tensor, batch: int) -> Tensor:
-    return y.index_select(0, slot)
+    from knockgraph.ops.triton import distinct_rows as distinct_rows_triton
+
+    # Not y.index_select(0, slot): its kernel has a block for each row, 0.12 ms on an H200 for 191,603 of 64 channels.
+    return distinct_rows_triton.copy_rows(y.unsqueeze(0), slot, None, forth=True).squeeze(0)
 
 
 @_spread_rows.register_fake
