@@ -31,6 +31,8 @@ class DistinctRows:
         rows: int32 ``[room]``, the row (``gene · batch + sample``) that each place holds.
         slot: int32 ``[num_genes · batch]``, the place of each row, or of the one that stands for it.
         touched: Bool ``[num_genes · batch]``, whether a row's place is only its own.
+        own: int32 ``[num_genes · batch]`` on a device: as ``slot``, but ``num_genes · batch`` where another row stands
+            for it; None on the host.
         count: int32 ``[1]`` on a device, None on the host.
     """
 
@@ -44,15 +46,16 @@ class DistinctRows:
         stands = torch.where(first, place.view(genes, batch), place.new_zeros(())).sum(1, dtype=torch.int32)
         self.slot = torch.where(touched.flatten(), place, stands.repeat_interleave(batch))
         self.touched = touched.flatten()
+        self.own: Tensor | None = None
         self.count: Tensor | None = None
         if touched.device.type == "cpu" and self.backend != "triton":
             self.rows = needed.nonzero().squeeze(1).to(torch.int32)
             return
         self.count = place[-1:] + 1
         row = torch.arange(genes * batch, dtype=torch.int32, device=touched.device)
+        self.own = torch.where(needed, place, genes * batch)
         # Rows without a place go to one more, which is cut off.
-        where = torch.where(needed, place, genes * batch).long()
-        self.rows = row.new_zeros(genes * batch + 1).scatter_(0, where, row)[:-1]
+        self.rows = row.new_zeros(genes * batch + 1).scatter_(0, self.own.long(), row)[:-1]
 
     def take(self, x: Tensor) -> Tensor:
         """``[k, num_genes · batch, channels]`` -> ``[k, room, channels]``; places beyond ``count`` are undefined."""

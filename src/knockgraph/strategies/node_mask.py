@@ -96,16 +96,10 @@ class NodeMaskedGraphs(PerturbedGraphs):
         return self._product(operator, self._expanded(x), reduce, degree)
 
     def aggregate_rows(self, x: Tensor, reduce: Reduce, rows: DistinctRows) -> Tensor:
-        """See :class:`PerturbedGraphs`; on the host the other rows are not made."""
-        operator, whole = self.strategy.stacked, x.dtype in (torch.float32, torch.float64)
-        if (
-            self.graded
-            or operator is None
-            or rows.count is not None
-            or x.dim() == 3
-            or reduce not in ("sum", "mean")
-            or not whole
-        ):
+        """See :class:`PerturbedGraphs`; the other rows are not made."""
+        operator = self.strategy.stacked
+        able = x.dtype in (torch.float32, torch.float64) if rows.count is None else rows.backend == "triton"
+        if self.graded or operator is None or x.dim() == 3 or reduce not in ("sum", "mean") or not able:
             return super().aggregate_rows(x, reduce, rows)
         return spmm_shared_rows(
             operator,
