@@ -118,6 +118,17 @@ def gather(
     return own, _sent(view, relation, x, reduce, rows)
 
 
+def gather_unmasked(
+    view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """:func:`gather` of sums, and, where they are not masked yet, which genes receive anything: bool, by row."""
+    if rows is not None or x.dim() != 3 or isinstance(relation, str) or tuple(relation) != view.strategy.relation_names:
+        return *gather(view, relation, x, "sum", rows), None
+    own = own_states(view, x)
+    sent, keep = view.aggregate_unmasked(x, "sum")
+    return own, sent.flatten(1, 2), None if keep is None else keep.flatten()
+
+
 def own_states(view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:
     """The genes' own states, ``[num_genes · batch, channels]``; with distinct rows only their places."""
     if x.dim() == 4:
