@@ -27,12 +27,12 @@ class Places(NamedTuple):
     Args:
         held: int32 [num_genes · batch], the row that each place holds.
         own: int32 [num_genes · batch], the place of each row, ``num_genes · batch`` where another stands for it.
-        count: int32 [1], how many places there are.
+        number: int32 [1], how many places there are.
     """
 
     held: Tensor
     own: Tensor
-    count: Tensor
+    number: Tensor
 
 
 @triton.jit
@@ -296,7 +296,7 @@ def shared_sum(
                 scale,
                 y,
                 places.held,
-                places.count,
+                places.number,
                 rows,
                 num_genes,
                 batch,
