@@ -17,6 +17,7 @@ from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen
 from knockgraph.train.config import load
+from knockgraph.train.overrides import check_unedited
 from knockgraph.train.schema import Config
 from knockgraph.words import counted, listed
 
@@ -228,6 +229,7 @@ def load_run(
     about = state.get("knockgraph")
     if not isinstance(about, dict) or not {"graph", "transform"} <= set(about) or "state_dict" not in state:
         raise FileFormatError(f"{path} is a checkpoint, but not one of a training run")
+    check_unedited(config, about.get("config"), directory / "config.yaml")
     if about["graph"] != graph.fingerprint():
         raise GeneListMismatchError(
             f"the checkpoint {path} was trained on another cell graph than {directory}/cell.cellgraph; "

@@ -49,7 +49,7 @@ from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
-from knockgraph.train.overrides import changed
+from knockgraph.train.overrides import changed, check_unedited, trained_with
 from knockgraph.train.predictor import MOST_NAMED, Say, load_run
 from knockgraph.train.saving import Checkpoints
 from knockgraph.train.schema import EMPTY, Config, check_baselines, with_options_spelled_out
@@ -213,8 +213,8 @@ def fit_at_once(
         _announce(config, data, task, directory, say)
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
         task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
-        about = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
-        about["trained_genes"] = data.deleted("train")
+        about: dict[str, object] = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
+        about |= {"trained_genes": data.deleted("train"), "config": trained_with(config)}
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
     with foreseen.explained(config, directory):
@@ -233,6 +233,7 @@ def _check_resumable(config: Config, resume_from: Path) -> None:
     saved = checkpoints.load(resume_from)
     if not {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "knockgraph"} <= saved.keys():
         raise FileFormatError(f"{resume_from} is a checkpoint, but not one that a run can be resumed from")
+    check_unedited(config, saved["knockgraph"].get("config"), resume_from.parent.parent / "config.yaml")
     done, wanted = int(saved["epoch"]), config.trainer.max_epochs
     if wanted != -1 and wanted < done:
         raise ConfigError(
