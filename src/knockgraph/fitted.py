@@ -55,7 +55,7 @@ from knockgraph.sources.table_layout import TableOptions
 from knockgraph.sources.tables import read_genotypes, read_table
 from knockgraph.train.data import SCREEN, TrainingData, screen_of, selected
 from knockgraph.train.intervals import COVERAGE
-from knockgraph.train.keywords import config_of, default_epochs
+from knockgraph.train.keywords import config_of
 from knockgraph.train.predictor import Say
 from knockgraph.train.schema import Config, checked_values
 from knockgraph.words import listed
@@ -89,7 +89,7 @@ def fit(
             anything with ``forward(view, batch)`` that gives ``[samples, outputs]``. ``hetero`` has the preset
             ``small`` for cells of fewer than 2,000 genes, else ``fast``; ``preset=…`` chooses another one.
         split: ``genotype``, ``unseen-genes``, ``random``, ``source``, ``k-fold``, or a :class:`Split` of the screen.
-        epochs: By default as many as make 1,500 steps, from 7 to 100.
+        epochs: By default as many as make 1,400 steps, from 7 to 100.
         seed: Same seed, same result.
         run_dir: Where the run is kept; a temporary folder by default, see :meth:`Fitted.save`.
         verbose: Whether to print what the command line prints, with a progress bar.
@@ -139,13 +139,13 @@ def _train(
     directory: Path,
     verbose: bool,
 ) -> Path:
+    if epochs is not None:
+        config.trainer.max_epochs = epochs
     config.run_dir = str(directory)
     config.data.cell, config.data.screen = str(directory / "cell.cellgraph"), str(directory / SCREEN)
     data = TrainingData.of(
         checked_values(config), selected(cell, config.data), table, split if isinstance(split, Split) else None
     )
-    trained = len(data.rows["train"])
-    config.trainer.max_epochs = default_epochs(trained, config.loader.batch_size) if epochs is None else epochs
     return run.train(checked_values(config), print if verbose else _silent, data=data)
 
 

@@ -131,7 +131,7 @@ def complete(*words: str) -> list[str]:
 
 
 def test_completion_in_bash() -> None:
-    assert "trainer.max_epochs=7" in complete("knockgraph", "train", "trainer.max")
+    assert "trainer.max_epochs=null" in complete("knockgraph", "train", "trainer.max")
     assert complete("knockgraph", "train", "model", "=", "hetero-") == ["hetero-fast", "hetero-pairs", "hetero-small"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
@@ -18,8 +17,6 @@ from knockgraph.train.schema import Config, from_tree, keys, with_options_spelle
 SMALL_CELL = 2000
 """Genes below which the hetero model has the preset ``small``, else ``fast``."""
 _PRESETS = {"small": "hetero-small", "fast": "hetero-fast", "pairs": "hetero-pairs", "reference": "hetero"}
-_STEPS = 1500  # that a run takes by default, within these numbers of epochs
-_FEWEST_EPOCHS, _MOST_EPOCHS = 7, 100
 _GIVEN_OTHERWISE = {
     "data.cell": "graph",
     "data.screen": "screen",
@@ -57,16 +54,6 @@ def config_of(model: str, num_genes: int, options: Mapping[str, Any]) -> Config:
             path = key if "." in key else _path(key, config.model.name)
             _set(tree, _checked(path), value)
     return with_options_spelled_out(from_tree(tree))
-
-
-def default_epochs(experiments: int, batch_size: int) -> int:
-    """As many epochs as make 1,500 steps, from 7 to 100.
-
-    >>> default_epochs(6400, 32), default_epochs(900, 32), default_epochs(260_000, 256)
-    (8, 52, 7)
-    """
-    steps = max(math.ceil(experiments / batch_size), 1)
-    return min(max(math.ceil(_STEPS / steps), _FEWEST_EPOCHS), _MOST_EPOCHS)
 
 
 def _with_size(model: str, num_genes: int, rest: dict[str, Any]) -> str:

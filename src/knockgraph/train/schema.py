@@ -195,7 +195,8 @@ class TrainerConfig:
     """Length of the training, devices, precision and logging.
 
     Attributes:
-        max_epochs: Passes over the training part; -1: as many as max_steps allows.
+        max_epochs: Passes over the training part; -1: as many as max_steps allows. By default that if max_steps is
+            given, else as many as make 1,400 steps, from 7 to 100.
         max_steps: Optimizer steps; -1: as many as max_epochs allows.
         accelerator: What to train on.
         devices: GPUs (or processes) per machine.
@@ -217,7 +218,7 @@ class TrainerConfig:
         profile_window: trace: steps to wait, to warm up, to record.
     """
 
-    max_epochs: int = 7
+    max_epochs: int | None = None
     max_steps: int = -1
     accelerator: str = "auto"
     devices: int = 1
@@ -420,7 +421,7 @@ def _named(key: str, kind: str, name: str) -> Any:
 
 def _check_trainer(trainer: TrainerConfig) -> None:
     for path, value in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
-        if value < 1 and value != -1:
+        if value is not None and value < 1 and value != -1:
             raise ConfigError(f"config key 'trainer.{path}': {value} must be 1 or more, or -1 for no limit")
     if trainer.max_epochs == trainer.max_steps == -1:
         raise ConfigError("config key 'trainer.max_epochs': the run has no end; set it or max_steps to 1 or more")
