@@ -75,6 +75,17 @@ def test_the_contract(fitted: kg.Fitted) -> None:
     assert states.shape == (360, 8)
 
 
+@pytest.mark.parametrize(("name", "zero"), [("epsilon", True), ("GI score", True), ("fitness", False)])
+def test_the_wild_type_of_an_interaction_score(name: str, zero: bool) -> None:
+    """Whatever the table calls it."""
+    genotypes = ["+".join(genes) or "WT" for genes in SCREEN.genotypes]
+    table = {"genotype": genotypes, name: SCREEN.phenotypes["gene_interaction"]}
+    found = kg.fit(GRAPH, table, model="additive", **FAST)
+    wild_type, single = found.predict([[], [A]]).iloc[:, 2:].to_numpy()
+    assert (wild_type == 0).all() == zero
+    assert single[0] != 0
+
+
 def test_it_is_the_run_of_the_command_line(tmp_path: Path, command: Command) -> None:
     """The same config, the same weights: a run of either is read by the other."""
     SCREEN.save(tmp_path / "screen.parquet")

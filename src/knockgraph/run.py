@@ -60,8 +60,6 @@ def _finish(config: Config, data: TrainingData, task: Task, directory: Path, sec
     result["warnings"] = task.warnings
     if isinstance(task.model, FittedModel):
         result["chosen"] = task.model.baseline.chosen()
-    for text in task.warnings:
-        say(f"warning: {text}")
     write_json(directory / "result.json", result)
     write_report(directory, config, result)
     say(f"report {directory / 'report.html'}")

@@ -57,8 +57,8 @@ class Predictor(nn.Module):
         self._zero_below = torch.tensor(config.data.zero_by_definition(self.phenotypes))
         if config.data.zero_below and not bool(self._zero_below.any()):
             raise ConfigError(
-                "config key 'data.zero_below': of several phenotypes it concerns those with 'interaction' in their "
-                "name, and there is none; leave it out"
+                "config key 'data.zero_below': of several phenotypes it concerns those that are interaction scores by "
+                "their name (interaction, epistasis, epsilon, tau, GI), and there is none; leave it out"
             )
         self.classes = config.task == "classification"
         self.graph = graph
