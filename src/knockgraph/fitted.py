@@ -46,6 +46,7 @@ from knockgraph.predict import (
     foremost,
     records,
     rows_of,
+    table_at,
     without,
 )
 from knockgraph.report.explorer import EXPLAINED, PAIRS, PARTNERS, write_explorer
@@ -62,6 +63,7 @@ from knockgraph.words import listed
 
 PathLike = str | os.PathLike[str]
 _GENOTYPES = ("genotype", "perturbation", "condition", "guide_identity")
+_FILES = (".parquet", ".csv", ".tsv", ".txt", ".xlsx", ".xls", ".gz", ".xz", ".bz2", ".zip")
 _FIRST = ("pearson", "spearman", "rmse_original", "auroc", "average_precision")
 Model = str | type[nn.Module] | nn.Module | Callable[[CellGraph], nn.Module]
 
@@ -212,7 +214,8 @@ class Fitted:
 
         Args:
             genotypes: Lists of gene names (``[]`` is the wild type, ``["YAL001C=0.3"]`` a gene that is turned down),
-                written genotypes (``"YAL001C+YBR002C"``), a table with genotypes, or a :class:`Screen`.
+                written genotypes (``"YAL001C+YBR002C"``), a table with genotypes or the path of one, or a
+                :class:`Screen`.
             coverage: Of the intervals, see :class:`~knockgraph.train.intervals.Intervals`.
             batch_size: Samples per batch; by default as many as fit the memory.
 
@@ -459,7 +462,13 @@ def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print) -> 
         raise ScreenError(
             f"a {type(screen).__name__} is no screen; give a kg.Screen, a path, or a table of pandas, polars or Arrow"
         )
-    found, reading = read_table(screen if path is None else path, TableOptions(phenotypes))
+    try:
+        found, reading = read_table(screen if path is None else path, TableOptions(phenotypes))
+    except (ScreenError, FileFormatError) as error:
+        if " --" not in str(error):
+            raise
+        how = "in Python: knockgraph.sources.tables.read_table(…, TableOptions(…)) has these options and gives a screen"
+        raise type(error)(f"{error} ({how})") from error
     say(str(reading))
     return found
 
@@ -488,6 +497,8 @@ def _written(given: Any) -> Genotypes:
         return given.genotypes
     if _is_table(given):
         return read_genotypes(given).genotypes
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.lower().endswith(_FILES)):
+        return table_at(Path(os.fspath(given))).genotypes
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, Iterable):

@@ -390,6 +390,9 @@ def test_excel(tmp_path: Path) -> None:
     screen, reading = read_table(workbook(tmp_path / "a.xlsx", Scores=rows, Empty=[]))
     assert pairs(screen) == EXPECTED
     assert reading.form == "sheet 'Scores' of an Excel workbook"
+    notes = workbook(tmp_path / "n.xlsx", Notes=[["Read me"], ["not plate 9"]], Scores=rows)
+    assert pairs(read_table(notes)[0]) == EXPECTED
+    assert read_table(notes)[1].form.endswith("workbook, the only one of 2 with columns of genes")
     both = workbook(tmp_path / "b.xlsx", one=rows, two=rows)
     with pytest.raises(FileFormatError, match=r"b\.xlsx has several sheets; choose with --sheet: one or two"):
         read_table(both)

@@ -183,8 +183,8 @@ class Explanation:
         shown = [self.in_words(), "gene\trelation\tpart"]
         sums = self.sums("gene", "relation").items()
         shown += [f"{self._both(gene) or '–'}\t{relation}\t{v:+.6g}" for (gene, relation), v in sums]
-        shown += ["neighbour\trelation\tgene\tpart"]
         edges = [part for part in self.rows if part.neighbour]
+        shown += ["neighbour\trelation\tgene\tpart"] if edges else []
         shown += [
             f"{self._both(part.neighbour)}\t{part.relation}\t{part.gene}\t{part.value:+.6g}" for part in edges[:most]
         ]

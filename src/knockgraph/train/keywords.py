@@ -79,7 +79,7 @@ def _path(name: str, model: str) -> str:
             f"the option {name!r} may mean {' or '.join(found)}; write **{{{found[0]!r}: …}} for the first"
         )
     if not found:
-        known = {key.rpartition(".")[2] for key in (*config, *own)}
+        known = {key.rpartition(".")[2] for key in (*config, *own)} | set(_GIVEN_OTHERWISE.values())
         raise ConfigError(
             f"there is no option {name!r}{did_you_mean(name, known)}; the model {model} has {', '.join(own)}, and "
             "'knockgraph train --cfg' shows the keys of a run"
