@@ -132,7 +132,7 @@ def test_an_error_of_hydra_without_a_text(word: str) -> None:
         (["run_dir=a(b"], "the value of 'run_dir' cannot be read"),
         (
             ["model=heteroo"],
-            r"Could not find 'model/heteroo' \(did you mean 'hetero' or 'hetero-fast' or .*\?\), there are additive,",
+            r"there is no model=heteroo \(did you mean 'hetero' or 'hetero-fast' or .*\?\), there are additive,",
         ),
     ],
 )
