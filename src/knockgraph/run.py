@@ -54,6 +54,9 @@ def _finish(config: Config, data: TrainingData, task: Task, directory: Path, sec
     result = evaluate_part(config, data, best, "test", directory, say, intervals)
     if intervals is not None:
         intervals.save(directory)
+    remark = best.model.remark()
+    if remark is not None:
+        say(f"note: {remark}")
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
     result["parameters_by_part"] = parameter_counts(task.model)
