@@ -2,15 +2,10 @@
 
 A sparse product fetches a row of ``x`` for every edge; a dense one multiplies with every zero, but on matrix units. In
 half precision on an H200 the second is faster once a relation has more than about 1 % of all possible edges.
-
-The two run beside each other: a dense product rarely fills its last round of tiles, and the sparse sums can.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -34,16 +29,14 @@ def _split_sum(*arguments: Any) -> Tensor:
     padded[genes:].zero_()
     _scale_into(padded[:genes], x.contiguous(), scale_in, backend)
     y = _empty(ptr, x)
-    with _forked(x.device) as aside:
-        with aside:
-            for matrix, start in zip(matrices, first, strict=True):
-                part = y[start : start + matrix.shape[0]]
-                torch.mm(matrix, padded.flatten(1), out=part.flatten(1))
-                scale = scale_out
-                if scale is not None and scale.shape[0] == y.shape[0]:  # else it is the same for all relations
-                    scale = scale[start : start + matrix.shape[0]]
-                _scale_into(part, part, scale, backend)
-        _sparse_into(y, CsrTable(ptr, index, None, order), padded[:genes], scale_out, backend)
+    for matrix, start in zip(matrices, first, strict=True):
+        part = y[start : start + matrix.shape[0]]
+        torch.mm(matrix, padded.flatten(1), out=part.flatten(1))
+        scale = scale_out
+        if scale is not None and scale.shape[0] == y.shape[0]:  # else it is the same for all relations
+            scale = scale[start : start + matrix.shape[0]]
+        _scale_into(part, part, scale, backend)
+    _sparse_into(y, CsrTable(ptr, index, None, order), padded[:genes], scale_out, backend)
     return y
 
 
@@ -61,16 +54,13 @@ def _split_sum_grad(*arguments: Any) -> Tensor:
     if scale_out is not None:
         scaled = torch.empty_like(grad)
         _scale_into(scaled, grad, scale_out, backend)
-    out = _empty(ptr, grad)
-    dense = grad.new_empty(matrices[0].shape[1], *grad.shape[1:])  # as the matrices: the fast kernels want whole rows
-    whole = dense.flatten(1)
-    with _forked(grad.device) as aside:
-        with aside:
-            for number, (matrix, start) in enumerate(zip(matrices, first, strict=True)):
-                part = scaled[start : start + matrix.shape[0]].flatten(1)
-                whole.addmm_(matrix.t(), part, beta=min(number, 1))
-        _sparse_into(out, CsrTable(ptr, index, None, order), scaled, None, backend)
-    out += dense[: out.shape[0]]
+    # As high as the matrices are wide: the fast kernels want whole rows.
+    padded = grad.new_empty(matrices[0].shape[1], *grad.shape[1:])
+    out = padded[: ptr.shape[0] - 1]
+    padded[out.shape[0] :].zero_()
+    _sparse_into(out, CsrTable(ptr, index, None, order), scaled, None, backend)
+    for matrix, start in zip(matrices, first, strict=True):
+        padded.flatten(1).addmm_(matrix.t(), scaled[start : start + matrix.shape[0]].flatten(1))
     _scale_into(out, out, scale_in, backend)
     return out
 
@@ -120,30 +110,6 @@ def split_sum(
     parts = [part for table in tables for part in (table.ptr, table.indices, table.order)]
     y: Tensor = _split_sum(*parts, operator.matrices, operator.first, x, scale_in, scale_out, backend)
     return y
-
-
-@contextmanager
-def _forked(device: torch.device) -> Iterator[AbstractContextManager[Any]]:
-    """What is done within the context that this gives runs beside the rest of the block, until the block ends.
-
-    On a GPU it has a second stream, also while a CUDA graph is being recorded. What the two share must be made before
-    the block and outlive it: then the allocator cannot give it to others while the second stream still works on it.
-    """
-    if device.type != "cuda":
-        yield nullcontext()
-        return
-    current, second = torch.cuda.current_stream(device), _second_stream(device)
-    second.wait_stream(current)
-    try:
-        yield torch.cuda.stream(second)
-    finally:
-        current.wait_stream(second)
-
-
-@functools.cache
-def _second_stream(device: torch.device) -> torch.cuda.Stream:
-    # First in line: a tile of a dense product takes a whole multiprocessor and would wait for the sparse sums to end.
-    return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 
 
 def _sparse_into(out: Tensor, table: CsrTable, x: Tensor, scale_out: Tensor | None, backend: str) -> None:
