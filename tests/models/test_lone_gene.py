@@ -1,12 +1,17 @@
 """The lone gene of genotypes that a screen of query pairs deletes, told by the roles of the partners of its calls."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.random import default_rng
 
-from knockgraph import CellGraph, Screen
+from knockgraph import CellGraph, Screen, splits
 from knockgraph.models.baselines.lone_gene import LoneGenes
 from knockgraph.screen.calls import with_calls
+from knockgraph.sources.presets import import_screen
+from knockgraph.sources.source import ScreenOptions
 
 N = 60
 GENES = [f"G{i:02d}" for i in range(N)]
@@ -48,3 +53,29 @@ def test_the_evidence_of_the_calls_is_that_of_a_loop_over_partners() -> None:
         partners = [j for i, j in edges if i == gene and count[j] > 0]
         share = (0.5 + sum(alone[j] / count[j] for j in partners)) / (1 + len(partners))
         assert find.query[gene] == pytest.approx(np.log(share / (1 - share)))
+
+
+@pytest.mark.full
+def test_array_genes_of_new_query_pairs_in_a_real_screen() -> None:
+    folder = Path(os.environ.get("KNOCKGRAPH_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (folder / "interactions" / "kuzmin2018_trigenic_calls.tsv.xz").exists():
+        pytest.skip("the calls of Kuzmin 2018 are absent; set KNOCKGRAPH_DATA to the folder that holds interactions/")
+    screen, _ = import_screen("kuzmin2018", folder, ScreenOptions(table="trigenic-calls"))
+    calls, _ = import_screen("kuzmin2018", folder, ScreenOptions(table="digenic-calls"))
+    names = sorted({*screen.genotypes.names, *calls.genotypes.names})
+    graph = with_calls(CellGraph(names, {}), calls)
+    bound = screen.bind(graph)
+    genes = bound.indices.numpy().astype(np.int64).reshape(-1, 3)
+    query = [{*name.split()[-1].split("+")} for name in screen.source_names]
+    array = np.array(
+        [[names[g] not in query[s] for g in row] for row, s in zip(genes, screen.source_codes, strict=True)]
+    )
+    assert (array.sum(1) == 1).mean() > 0.99  # the sources are written with systematic names
+    for seed in range(3):
+        split = splits.by_source(screen, seed=seed)
+        train, test = split["train"], split["test"]
+        alone = np.bincount(genes[train][array[train]], minlength=len(names)).astype(float)
+        count = np.bincount(genes[train].ravel(), minlength=len(names)).astype(float)
+        find = LoneGenes(graph, alone, count)
+        found = find(genes[test], np.zeros((len(test), 3)), count[genes[test]])
+        assert array[test][np.arange(len(test)), found].mean() > 0.95
