@@ -343,7 +343,8 @@ def test_replicates_are_one_phenotype(tmp_path: Path) -> None:
     screen, reading = read(tmp_path, REPLICATES)
     assert list(screen.phenotypes) == ["Size", "Fitness"]
     np.testing.assert_allclose(screen.phenotypes["Fitness"], [0.6, np.nan, 2.0])
-    np.testing.assert_allclose(screen.statistics["Fitness"]["std"], [np.std([0.5, 0.7], ddof=1), np.nan, 1.0])
+    expected = [np.std([0.5, 0.7], ddof=1) / 2**0.5, np.nan, 1 / 3**0.5]
+    np.testing.assert_allclose(screen.statistics["Fitness"]["sem"], expected)
     assert "  phenotypes: Size, Fitness (the mean of Fitness rep 1, Fitness rep 2 and fitness_rep3)" in str(reading)
     assert reading.as_dict()["replicates"] == {"Fitness": ["Fitness rep 1", "Fitness rep 2", "fitness_rep3"]}
 
