@@ -101,7 +101,7 @@ class HeteroCellModel(CellModel):
         )
         degrees = cast(HeteroLayer, self.layers[0]).conv.degrees
         self.hops = None if degrees is None else messages.layers + degrees
-        self.pool = AttentionPooling(channels)
+        self.pool = AttentionPooling(channels, kernels)
         sizes = [graph.num_genes]
         self.metabolic: MetabolicState | None = None
         if metabolism.enabled:
@@ -115,6 +115,7 @@ class HeteroCellModel(CellModel):
                 metabolism.rounds,
                 attention,
                 isozyme_cap=metabolism.isozyme_cap,
+                backend=kernels,
             )
             sizes.append(graph.metabolism.num_reactions)
         # A bias would cancel in the difference.
