@@ -62,6 +62,24 @@ def test_values_and_gradients(name: str) -> None:
             assert torch.allclose(eager, replayed, rtol=1e-4, atol=1e-6 + 1e-5 * float(eager.abs().max()))
 
 
+@pytest.mark.gpu
+def test_recording_uses_no_random_numbers() -> None:
+    """A run that goes on records in another step than one that was never interrupted, and draws the same masks."""
+    graph = cell()
+    options = {"channels": 16, "messages.layers": 2, "heads": 2, "messages.dropout": 0.5}
+    model = models.create("hetero", graph, **nested(options)).cuda()
+    strategy = kg.strategies.create("node-mask", graph).cuda()
+    batch = kg.PerturbationBatch.from_lists(BATCHES[1], NUM_GENES).to("cuda")
+    torch.manual_seed(0)
+    once = GraphedModel(model, strategy, 4, 12)
+    expected = [once(batch).values.detach().clone() for _ in range(2)]
+    torch.manual_seed(0)
+    assert torch.equal(once(batch).values, expected[0])
+    again = GraphedModel(model, strategy, 4, 12)
+    assert torch.equal(again(batch).values, expected[1])
+    assert not torch.equal(expected[0], expected[1])
+
+
 def trained(name: str, exchanged: bool, accumulate: int) -> list[torch.Tensor]:
     """The weights after six replayed steps, recorded while a process group of one is in use, or without one."""
     graph = cell()

@@ -90,25 +90,30 @@ def test_how_many(backend: str) -> None:
     assert rows.slot.tolist() == [0, 1, 2, 3, 3, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("send", [True, False])
 @pytest.mark.parametrize("mean", [True, False])
-def test_only_the_rows_that_differ_are_summed(send: bool, mean: bool) -> None:
+def test_only_the_rows_that_differ_are_summed(send: bool, mean: bool, backend: str) -> None:
     """The same as all rows of the shared product with the others left out, forward and gradient."""
+    device = place(backend)
     generator = torch.Generator().manual_seed(0)
     edges = [torch.randint(0, 30, (2, 60), generator=generator).unique(dim=1) for _ in range(3)]
-    keep, genes, samples = batch_of(30, [[], [3, 7, 7], [1], [], list(range(30)), [29, 0]], "cpu")
-    operator = ops.SparseOperator.stack(edges, 30)
-    rows = DistinctRows(touched_rows(operator, keep, genes, samples, send=send))
-    scale = keep / torch.rand(3, 30, 6, dtype=torch.float64, generator=generator) if mean else keep
+    keep, genes, samples = batch_of(30, [[], [3, 7, 7], [1], [], list(range(30)), [29, 0]], device)
+    operator = ops.SparseOperator.stack(edges, 30).to(device)
+    rows = DistinctRows(touched_rows(operator, keep, genes, samples, send=send, backend=backend), backend)
+    count = len(rows.rows) if rows.count is None else int(rows.count)
+    degree = torch.rand(3, 30, 6, dtype=torch.float64, generator=generator).to(device)
+    scale = keep / degree if mean else keep
+    how = {"scale_out": scale, "mask_in": send}
     made = []
     for function in (
-        lambda x: rows.take(
-            ops.spmm_shared(operator, x, genes, samples, 6, scale_out=scale, mask_in=send).flatten(1, 2)
-        ),
-        lambda x: ops.spmm_shared_rows(operator, x, genes, samples, rows, scale_out=scale, mask_in=send),
+        lambda x: rows.take(ops.spmm_shared(operator, x, genes, samples, 6, backend=backend, **how).flatten(1, 2)),
+        lambda x: ops.spmm_shared_rows(operator, x, genes, samples, rows, **how),
     ):
-        x = torch.randn(30, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
-        y = function(x)
-        y.sin().sum().backward()
-        made.append((y, x.grad))
+        x = torch.randn(30, 70, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(device)
+        y = function(x.requires_grad_())
+        grad = torch.full_like(y, float("nan"))  # beyond the count it may be anything
+        grad[:, :count] = y[:, :count].detach().sin()
+        y.backward(grad)
+        made.append((y[:, :count], x.grad))
     torch.testing.assert_close(made[1], made[0], rtol=1e-12, atol=1e-12)

@@ -97,6 +97,20 @@ def test_fused_half() -> None:
 
 
 @needs_triton
+def test_autocast_does_not_round_the_gradients() -> None:
+    """A recorded model goes back while autocast is on."""
+    h, *weights = (v.detach().clone().requires_grad_() for v in operands(2, 40, 16, 16))
+    tables = tuple(t.to(DEVICE) for t in pair_tables(2))
+    dy = torch.randn(40, 16, device=DEVICE)
+    found = []
+    for on in (False, True):
+        y = mix_pairs(h, tuple(weights), tables, None, "triton")  # type: ignore[arg-type]
+        with torch.autocast(torch.device(DEVICE).type, torch.bfloat16, enabled=on):
+            found.append(torch.autograd.grad(y, [h, *weights], dy))
+    assert all(map(torch.equal, *found))
+
+
+@needs_triton
 def test_rows_that_are_not_there() -> None:
     values = operands(2, 200, 16, 16)
     values[0][:, 150:] = float("nan")

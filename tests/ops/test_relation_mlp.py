@@ -110,6 +110,23 @@ def test_fused_half(layers: int, own: str) -> None:
     compare(run(values, dy, "triton"), run([v.double() for v in values], dy, "torch"), 0.05)
 
 
+@pytest.mark.parametrize("backend", ["torch", pytest.param("triton", marks=needs_triton)])
+@pytest.mark.parametrize(("layers", "own"), [(4, "eps"), (1, "eps"), (2, "factors"), (1, "maps")])
+def test_what_is_left_out_of_the_neighbours(layers: int, own: str, backend: str) -> None:
+    values = operands(2, 70, 16, layers, own=own)
+    dy = torch.randn(2, 70, 16, device=DEVICE)
+    keep = torch.rand(70, generator=torch.Generator().manual_seed(1)).to(DEVICE) > 0.2
+    values[1][:, ~keep] = 0.0
+    wanted = run([v.double() for v in values], dy, None)
+    wanted[2][:, ~keep] = 0.0
+    values[1][:, ~keep] = float("nan")
+    leaves = [v.requires_grad_() for v in values]
+    y = relation_mlp(*leaves[:5], (leaves[5], leaves[6]), None, backend, keep)  # type: ignore[misc]
+    y.backward(dy)
+    compare([y.detach(), *(v.grad for v in leaves)], wanted, 1e-5)  # type: ignore[list-item]
+    assert (leaves[1].grad[:, ~keep] == 0).all()  # type: ignore[index]
+
+
 @needs_triton
 @pytest.mark.parametrize(("layers", "own"), [(4, "eps"), (1, "maps")])
 def test_rows_that_are_not_there(layers: int, own: str) -> None:

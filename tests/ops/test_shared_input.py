@@ -78,7 +78,7 @@ def test_gradcheck_and_opcheck(cases):
     assert torch.autograd.gradcheck(function, (x,), fast_mode=True)
     assert torch.autograd.gradgradcheck(function, (x,), fast_mode=True)
     tables = (*operator.by_destination[:4], *operator.by_source[:4])
-    options = (*_arguments(case), case.keep_out, True, "cpu")
+    options = (*_arguments(case), case.keep_out, True, "cpu", None, None, None)
     torch.library.opcheck(torch.ops.knockgraph.shared_sum, (*tables, x, *options))
     grad = case.gradient().flatten(0, 1).requires_grad_()
     torch.library.opcheck(torch.ops.knockgraph.shared_sum_grad, (*tables, grad, *options))

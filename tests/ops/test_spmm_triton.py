@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from knockgraph import ops
+from knockgraph.ops.split_sum import split_sum
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -143,6 +144,22 @@ def test_autocast_and_compile_on_cuda(backend, cases, relative):
     assert x.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("dense", [[0], [0, 3, 4], [0, 1, 2, 3, 4, 5]])
+def test_crowded_relations_beside_sparse_ones(dense, cases, relative):
+    case = cases["stacked"]
+    operator = case.operator(DEVICE)
+    split = operator.split(dense, torch.float64)
+    assert len(split.sparse.order) == (6 - len(dense)) * case.num_destinations
+    keep = case.keep_in.to(DEVICE)
+    x, copy = (case.features().to(DEVICE).requires_grad_() for _ in range(2))
+    y = split_sum(split, x, keep, keep, "triton").view(6, case.num_destinations, case.batch, -1)
+    expected = ops.spmm(operator, copy, scale_in=keep, scale_out=keep, backend="torch")
+    assert relative(y, expected) <= 1e-12
+    y.backward(case.gradient().to(DEVICE))
+    expected.backward(case.gradient().to(DEVICE))
+    assert relative(x.grad, copy.grad) <= 1e-12
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 def test_crowded_relations_on_a_gpu(reduce, relative):
@@ -166,3 +183,13 @@ def test_crowded_relations_on_a_gpu(reduce, relative):
     assert relative(x.grad, exact.grad) <= 1.6e-2
     assert (y[:, ~keep] == 0).all()
     assert (x.grad[~keep] == 0).all()
+
+    graph = torch.cuda.CUDAGraph()  # recorded, it is the same
+    with torch.cuda.graph(graph):
+        again = ops.spmm(operator, x, scale_in=keep, scale_out=keep, reduce=reduce)
+        (found,) = torch.autograd.grad(again, x, grad)
+    again.detach().zero_()
+    found.zero_()
+    graph.replay()
+    assert torch.equal(again, y)
+    assert torch.equal(found, x.grad)

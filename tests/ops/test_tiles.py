@@ -43,8 +43,8 @@ def chosen(kernel: str, size: int = 2) -> Tile:
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_by_card(kernel: str, size: int) -> None:
-    assert tiles.default(kernel, H200, size) == KERNELS[kernel].tile  # where they were measured
-    for card in (A100, RTX, SMALL):
+    assert tiles.default(kernel, H200, 2) == KERNELS[kernel].tile  # as they were measured
+    for card in (H200, A100, RTX, SMALL):
         tile = tiles.default(kernel, card, size)
         assert tile["TILE"] * KERNELS[kernel].values * size * tile["num_stages"] <= 0.75 * card.shared
         assert tile["TILE"] in CHOICES["TILE"]
@@ -56,7 +56,7 @@ def test_by_card(kernel: str, size: int) -> None:
 def test_examples() -> None:
     name = "gradient of first maps"
     assert [tiles.default(name, card, 2)["TILE"] for card in (H200, A100, RTX)] == [128, 128, 64]
-    assert [tiles.default(name, card, 4)["TILE"] for card in (H200, A100, RTX)] == [128, 64, 32]
+    assert [tiles.default(name, card, 4)["TILE"] for card in (H200, A100, RTX)] == [64, 64, 32]
     name = "gradient of MLPs"
     assert [tiles.default(name, card, 2)["SHARES"] for card in (H200, A100, RTX, SMALL)] == [58, 47, 56, 11]
 
@@ -103,12 +103,12 @@ def test_a_table_that_does_not_belong_here_is_ignored(damage: str) -> None:
 
 def test_tuning_takes_one_step_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that knows the best tile: every constant away from it costs a tenth."""
-    best = {"TILE": 32, "num_warps": 8, "num_stages": 1, "maxnreg": 255, "SHARES": 17, "MAPS": 2, "GELUS": 1}
+    best = {"TILE": 32, "num_warps": 8, "num_stages": 1, "maxnreg": 255, "SHARES": 23, "MAPS": 2, "GELUS": 1}
     seen: list[dict[str, Tile]] = []
 
     def timed(work: object, given: dict[str, Tile], repeats: int) -> float | None:
         seen.append(given)
-        if any(tile["TILE"] == 16 for tile in given.values()):
+        if any(tile["num_warps"] == 2 for tile in given.values()):
             return None  # it does not fit
         return sum(1.0 + 0.1 * (best[key] != value) for tile in given.values() for key, value in tile.items())
 
@@ -117,7 +117,7 @@ def test_tuning_takes_one_step_after_the_other(monkeypatch: pytest.MonkeyPatch) 
     report = tune.bench_tune("cpu", 4, 1, 16, 16, card=RTX)
     found = {name: tile["tuned"] for name, tile in report["tiles"].items()}
     assert found["pairs"] == {"TILE": 32, "num_warps": 8, "num_stages": 1, "maxnreg": 255}
-    assert found["gradient of pairs"]["SHARES"] == 17
+    assert found["gradient of pairs"]["SHARES"] == 23
     assert found["gradient of states"] == {"TILE": 32, "num_warps": 8, "num_stages": 1}
     assert all(r["tuned_ms"] < r["default_ms"] for r in report["results"])
     assert len(seen) < 150

@@ -54,7 +54,7 @@ PRESETS = [file.stem for file in sorted((CONF / "preset").glob("*.yaml"))]
         ("data.merge=[string]", "the overrides cannot be applied: .*data.merge"),
         ("data.split.fractions=[a,b,c]", r"config key 'data.split.fractions\[0\]'"),
         ("trainer.accumulate={first:2}", "config key 'trainer.accumulate"),
-        ("trainer.max_epochs=null", "config key 'trainer.max_epochs'"),
+        ("trainer.max_steps=null", "config key 'trainer.max_steps'"),
         ("seed=[1]", "config key 'seed'"),
         # unknown choices
         ("task=ranking", "config key 'task': 'ranking' is not one of regression, classification"),
@@ -125,7 +125,7 @@ def test_an_error_of_hydra_without_a_text(word: str) -> None:
         (["run_dir=a(b"], "the value of 'run_dir' cannot be read"),
         (
             ["model=heteroo"],
-            r"Could not find 'model/heteroo' \(did you mean 'hetero' or 'hetero-fast' or .*\?\), there are additive,",
+            r"there is no model=heteroo \(did you mean 'hetero' or 'hetero-fast' or .*\?\), there are additive,",
         ),
     ],
 )

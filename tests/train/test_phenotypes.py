@@ -309,7 +309,7 @@ def test_outputs_follow_from_the_phenotypes(holes: Path, tmp_path: Path) -> None
     with pytest.raises(ModelError, match=r"gives 1 output for 2 phenotypes; give its class the argument outputs"):
         train(config(*words, f"model={__name__}:OneOutput"), say=SILENT)
     cfg = config("data.zero_below=2", "data.phenotypes=[a,b]")
-    with pytest.raises(ConfigError, match=r"'data\.zero_below': of several phenotypes it concerns those with"):
+    with pytest.raises(ConfigError, match=r"'data\.zero_below': of several phenotypes it concerns those that are"):
         make_task(cfg, kg.demo_cell(), kg.LabelTransform("none", torch.zeros(2), torch.ones(2)))
 
 

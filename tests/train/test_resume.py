@@ -52,6 +52,16 @@ def test_killed_in_the_middle_of_an_epoch(uninterrupted: Path, tmp_path: Path, s
         assert least <= len(found) == len(set(found))
 
 
+@pytest.mark.gpu
+def test_killed_on_a_gpu(tmp_path: Path) -> None:
+    """Where steps are replayed: those of the run that goes on are recorded anew."""
+    options = [*OPTIONS, "trainer.accelerator=gpu", "trainer.precision=32-true", "model.options.channels=16"]
+    train(tmp_path / "whole", *options)
+    kill_after_steps(tmp_path / "killed", 9, *options)
+    train(tmp_path / "killed", *options, "resume=true")
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "killed"))
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(20))
 def test_killed_at_any_moment(uninterrupted: Path, tmp_path: Path, seed: int) -> None:

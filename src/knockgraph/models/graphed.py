@@ -44,7 +44,9 @@ class GraphedModel:
         self.deletions = deletions
         self._places = torch.arange(max(deletions, 1), device=strategy.device)
         self._kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        self._recording = _Recording(lambda *given: self._encode(strategy, *given), self._places.shape, model)
+        # A run that goes on records anew: it must not see other dropout masks than one that was never interrupted.
+        with torch.random.fork_rng(devices=[strategy.device]):
+            self._recording = _Recording(lambda *given: self._encode(strategy, *given), self._places.shape, model)
 
     def _encode(self, strategy: Strategy, genes: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
         # The pointer only says how many columns there are; such a strategy goes by each deletion's sample.
@@ -90,11 +92,12 @@ class _Recording:
         self.parameters = used
         self.forth, self.back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Other threads may go on using the device: NCCL's asks for its events, the loader's pins memory.
-        mode = "thread_local"
-        with torch.cuda.graph(self.forth, capture_error_mode=mode):
+        # On one stream with what came before: autograd may still hold nodes of it, and those belong to their stream.
+        how: Any = {"stream": aside, "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(self.forth, **how):
             outputs = function(*self.inputs)
         self.upstream = tuple(torch.zeros_like(o) for o in outputs)
-        with torch.cuda.graph(self.back, pool=self.forth.pool(), capture_error_mode=mode):
+        with torch.cuda.graph(self.back, pool=self.forth.pool(), **how):
             found = _gradients(outputs, used, self.upstream)
             self.gradients = [_laid_out_as(p, g) for p, g in zip(used, found, strict=True) if g is not None]
         # Without autograd's record: the memory stays, it belongs to the graphs.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from knockgraph.errors import ModelError
-from knockgraph.ops import DistinctRows, autocast_input, fused, mix_pairs, mix_relations, pair_tables, row_norm
+from knockgraph.ops import DistinctRows, fused, mix_pairs, mix_relations, pair_tables, row_norm
 
 AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
 
@@ -122,7 +122,7 @@ class AttentionAggregation(RelationAggregation):
 
     def leaves_out(self, h: Tensor) -> bool:
         """The fused kernels do not look at them."""
-        return fused(self.backend, autocast_input(h), h.shape[-1])
+        return fused(self.backend, h, h.shape[-1])
 
 
 class PairwiseAggregation(RelationAggregation):
@@ -201,7 +201,7 @@ class PairwiseAggregation(RelationAggregation):
 
     def leaves_out(self, h: Tensor) -> bool:
         """The fused kernels do not look at them."""
-        return fused(self.backend, autocast_input(h), *self.weight_first.shape[1:])
+        return fused(self.backend, h, *self.weight_first.shape[1:])
 
     def _mix(self, h: Tensor, count: Tensor | None = None) -> Tensor:
         scorer_in, _, scorer_out = self.scorer

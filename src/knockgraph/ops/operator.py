@@ -41,7 +41,7 @@ class SplitOperator(NamedTuple):
     """Stacked relations in two parts.
 
     Args:
-        sparse: All relations, but without the edges of the crowded ones.
+        sparse: All relations, but without the edges of the crowded ones, whose rows its ``order`` leaves out.
         sparse_transposed: Its transpose.
         matrices: Crowded relations, neighbours in the stack as one [k * num_destinations, num_sources rounded up].
         first: The row of the stack where each matrix begins.
@@ -228,9 +228,9 @@ class SparseOperator(nn.Module):
             matrix[row[start:stop] - relation * rows, self.destination_index[start:stop].long()] = 1
             matrices.append(matrix)
             first.append(relation * rows)
-        transposed = self.by_source
+        sparse, transposed = _without(self.by_destination, chosen[row // rows]), self.by_source
         return SplitOperator(
-            _without(self.by_destination, chosen[row // rows]),
+            sparse._replace(order=sparse.order[~chosen[sparse.order.long() // rows]]),
             _without(transposed, chosen[transposed.indices.long() // rows]),
             matrices,
             first,

@@ -126,7 +126,8 @@ def _mix_pairs_grad(h: Tensor, *rest: Any) -> list[Tensor]:
     from knockgraph.ops.triton import pairwise as pairwise_triton
 
     *weights, count, pairs, slots, _, y, lse, t, dy = rest
-    found = pairwise_triton.mix_pairs_grad(h, _as(h.dtype, weights), count, pairs, slots, dy, y, lse, t)
+    with torch.autocast(h.device.type, enabled=False):  # which would round the gradients of the weights
+        found = pairwise_triton.mix_pairs_grad(h, _as(h.dtype, weights), count, pairs, slots, dy, y, lse, t)
     return [found[0], *(grad.view(w.shape).to(w.dtype) for grad, w in zip(found[1:], weights, strict=True))]
 
 

@@ -12,7 +12,7 @@ from knockgraph.ops.precision import autocast_input
 
 _SCHEMA = (
     "Tensor own, Tensor neighbours, Tensor own_weight, Tensor weight, Tensor bias, Tensor? scale, Tensor? shift, "
-    "Tensor? count"
+    "Tensor? count, Tensor? keep"
 )
 
 
@@ -25,6 +25,7 @@ def relation_mlp(
     norm: tuple[Tensor, Tensor] | None = None,
     count: Tensor | None = None,
     backend: str = "auto",
+    keep: Tensor | None = None,
 ) -> Tensor:
     r"""An MLP for each relation r, whose first map sees the own states and what the neighbours sent, then norm and
     activation,
@@ -53,15 +54,18 @@ def relation_mlp(
         count: int32 ``[1]``: only the first so many rows are there, the others of the result are undefined.
             ``None``: all.
         backend: ``auto``, ``triton`` or ``torch``.
+        keep: Bool ``[rows]``, False where n is left out, whatever it holds, and gets no gradient. ``None``: nowhere.
     """
     own, neighbours = autocast_input(own), autocast_input(neighbours)
     scale, shift = (None, None) if norm is None else norm
     # A size of 1 is a constant to Triton; the kernels want a number.
     if fused(backend, neighbours, weight.shape[-1]) and neighbours.shape[1] > 1:
         y: Tensor = _relation_mlp(
-            own.contiguous(), neighbours.contiguous(), own_weight, weight, bias, scale, shift, count
+            own.contiguous(), neighbours.contiguous(), own_weight, weight, bias, scale, shift, count, keep
         )[0]
         return y
+    if keep is not None:
+        neighbours = torch.where(keep.unsqueeze(1), neighbours, neighbours.new_zeros(()))
     return _plain(own, neighbours, own_weight, weight, bias, scale, shift)
 
 
@@ -92,9 +96,9 @@ def _plain(
 def _relation_mlp(*arguments: Any) -> tuple[Tensor, Tensor]:
     from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
-    own, neighbours, own_weight, weight, bias, scale, shift, count = arguments
-    maps = _maps(own_weight, weight, neighbours)
-    return relation_mlp_triton.forward(own, neighbours, *maps, bias.contiguous(), _pair(scale, shift), count)
+    own, neighbours, own_weight, weight, bias, scale, shift, count, keep = arguments
+    maps, norm = _maps(own_weight, weight, neighbours), _pair(scale, shift)
+    return relation_mlp_triton.forward(own, neighbours, *maps, bias.contiguous(), norm, count, _bytes(keep))
 
 
 @_relation_mlp.register_fake
@@ -108,9 +112,9 @@ def _(own: Tensor, neighbours: Tensor, own_weight: Tensor, weight: Tensor, *rest
 def _relation_mlp_grad(*arguments: Any) -> list[Tensor]:
     from knockgraph.ops.triton import relation_mlp as relation_mlp_triton
 
-    own, neighbours, own_weight, weight, _, scale, shift, count, z, dy = arguments
-    maps = _maps(own_weight, weight, neighbours)
-    found = relation_mlp_triton.backward(own, neighbours, *maps, _pair(scale, shift), count, z, dy)
+    own, neighbours, own_weight, weight, _, scale, shift, count, keep, z, dy = arguments
+    maps, norm = _maps(own_weight, weight, neighbours), _pair(scale, shift)
+    found = relation_mlp_triton.backward(own, neighbours, *maps, norm, count, _bytes(keep), z, dy)
     return [g.to(t.dtype) for g, t in zip(found, arguments[:7], strict=True) if g is not None and t is not None]
 
 
@@ -129,6 +133,10 @@ def _pair(scale: Tensor | None, shift: Tensor | None) -> tuple[Tensor, Tensor] |
     return None if scale is None or shift is None else (scale.contiguous(), shift.contiguous())
 
 
+def _bytes(keep: Tensor | None) -> Tensor | None:
+    return None if keep is None else keep.contiguous().view(torch.uint8)
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs, output[1])
     ctx.mark_non_differentiable(output[1])
@@ -137,9 +145,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _backward(ctx: Any, dy: Tensor | None, d_z: Tensor | None) -> tuple[Any, ...]:
     if dy is None:
-        return (None,) * 8
+        return (None,) * 9
     grads = _relation_mlp_grad(*ctx.saved_tensors, dy.contiguous())
-    return (*grads, *[None] * (8 - len(grads)))
+    return (*grads, *[None] * (9 - len(grads)))
 
 
 _relation_mlp.register_autograd(_backward, setup_context=_setup_context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 _TABLE = "Tensor ptr{0}, Tensor index{0}, Tensor? weight{0}, Tensor order{0}"
 _TABLES = f"{_TABLE.format('')}, {_TABLE.format('_t')}"
-_BATCH = "Tensor genes, Tensor samples, int batch_size, Tensor? scale_out, bool mask_in, str backend"
+_BATCH = (
+    "Tensor genes, Tensor samples, int batch_size, Tensor? scale_out, bool mask_in, str backend, "
+    "Tensor? held, Tensor? own, Tensor? count"
+)
 
 
 def spmm_shared(
@@ -70,18 +74,24 @@ def spmm_shared(
         raise StrategyError("perturbation_indices and perturbation_indices_batch must be two lists of one length.")
     check_operands(operator, x.unsqueeze(1).expand(-1, batch_size, -1), None, scale_out)
     x = autocast_input(x)
-    y: Tensor = _shared_sum(
-        *operator.by_destination[:4],
-        *operator.by_source[:4],
-        x,
-        perturbation_indices,
-        perturbation_indices_batch,
-        batch_size,
-        None if scale_out is None else scale_out.flatten(0, -2),
-        mask_in,
-        resolve_backend(backend, x.device),
-    )
-    return relation_axis(operator, y)
+    backend = resolve_backend(backend, x.device)
+    batch = (perturbation_indices, perturbation_indices_batch, batch_size)
+    return relation_axis(operator, _sum(operator, x, batch, scale_out, mask_in, backend))
+
+
+def _sum(
+    operator: SparseOperator,
+    x: Tensor,
+    batch: tuple[Tensor, Tensor, int],
+    scale_out: Tensor | None,
+    mask_in: bool,
+    backend: str,
+    places: Sequence[Tensor | None] = (None, None, None),
+) -> Tensor:
+    scale_out = None if scale_out is None else scale_out.flatten(0, -2)
+    tables = (*operator.by_destination[:4], *operator.by_source[:4])
+    y: Tensor = _shared_sum(*tables, x, *batch, scale_out, mask_in, backend, *places)
+    return y
 
 
 def spmm_shared_rows(
@@ -95,20 +105,26 @@ def spmm_shared_rows(
     mask_in: bool = True,
 ) -> Tensor:
     """``rows.take`` of :func:`spmm_shared`, without making the rows that are the same: on the host, where their number
-    is known, a sixth of the memory on the demo cell.
+    is known, a sixth of the memory on the demo cell; on a device a sixth of the memory traffic.
 
     Shapes:
         x [num_genes, channels] -> [num_relations, rows, channels], of a stacked operator.
 
     Args:
         operator: The shared graph, from genes to genes, stacked.
-        x: float32 or float64 features, the same for all samples.
+        x: Features, the same for all samples; on the host float32 or float64.
         perturbation_indices: As for :func:`spmm_shared`.
         perturbation_indices_batch: As for :func:`spmm_shared`.
         rows: The rows that differ.
         scale_out: Keep-vector or factors of the result, as for :func:`spmm_shared`.
         mask_in: As for :func:`spmm_shared`.
     """
+    if rows.count is not None:
+        check_operands(operator, x.unsqueeze(1).expand(-1, rows.batch, -1), None, scale_out)
+        batch = (perturbation_indices, perturbation_indices_batch, rows.batch)
+        places = (rows.rows, rows.own, rows.count)
+        y = _sum(operator, autocast_input(x), batch, scale_out, mask_in, "triton", places)
+        return y.view(-1, rows.num_genes * rows.batch, x.shape[1])
     genes, samples, fresh = _sorted_entries(perturbation_indices, perturbation_indices_batch, rows.num_genes, mask_in)
     base = spmm_shared(operator, x, genes[:0], samples[:0], 1).squeeze(2)
     gene, sample = rows.rows // rows.batch, rows.rows % rows.batch
@@ -123,7 +139,7 @@ def spmm_shared_rows(
 def _shared_sum(*arguments: Any) -> Tensor:
     table, transposed = CsrTable(*arguments[:4]), CsrTable(*arguments[4:8])
     x: Tensor
-    x, genes, samples, batch_size, scale_out, mask_in, backend = arguments[8:]
+    x, genes, samples, batch_size, scale_out, mask_in, backend = arguments[8:15]
     rows = table.ptr.numel() - 1
     if table.indices.numel() == 0 or x.numel() == 0 or batch_size == 0:
         return x.new_zeros(rows, batch_size, x.shape[1])
@@ -132,7 +148,10 @@ def _shared_sum(*arguments: Any) -> Tensor:
     if backend == "triton":
         from knockgraph.ops.triton import shared_input as shared_input_triton
 
-        return shared_input_triton.shared_sum(table, transposed, x, genes, samples, fresh, batch_size, scale_out)
+        places = None if arguments[15] is None else shared_input_triton.Places(*arguments[15:])
+        return shared_input_triton.shared_sum(
+            table, transposed, x, genes, samples, fresh, batch_size, scale_out, places
+        )
     if x.device.type != "cpu":
         keep = _keep(genes, samples, x.shape[0], batch_size)
         wide = x.unsqueeze(1).expand(-1, batch_size, -1)
@@ -158,7 +177,7 @@ def _(*arguments: Any) -> Tensor:
 def _shared_sum_grad(*arguments: Any) -> Tensor:
     transposed = CsrTable(*arguments[4:8])
     grad: Tensor
-    grad, genes, samples, batch_size, scale_out, mask_in, backend = arguments[8:]
+    grad, genes, samples, batch_size, scale_out, mask_in, backend = arguments[8:15]
     num_genes = transposed.ptr.numel() - 1
     if transposed.indices.numel() == 0 or grad.numel() == 0:
         return grad.new_zeros(num_genes, grad.shape[2])
@@ -167,7 +186,8 @@ def _shared_sum_grad(*arguments: Any) -> Tensor:
     if backend == "triton":
         from knockgraph.ops.triton import shared_input as shared_input_triton
 
-        return shared_input_triton.shared_sum_grad(transposed, grad, genes, samples, fresh, scale_out)
+        places = None if arguments[15] is None else shared_input_triton.Places(*arguments[15:])
+        return shared_input_triton.shared_sum_grad(transposed, grad, genes, samples, fresh, scale_out, places)
     dtype = accumulator(grad.dtype)
     if grad.device.type != "cpu":
         keep = _keep(genes, samples, num_genes, batch_size)
@@ -186,19 +206,19 @@ def _(*arguments: Any) -> Tensor:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    genes, samples, batch_size, scale_out, mask_in, backend = inputs[9:15]
-    ctx.save_for_backward(*inputs[0:8], genes, samples, scale_out)
+    genes, samples, batch_size, scale_out, mask_in, backend, *places = inputs[9:]
+    ctx.save_for_backward(*inputs[0:8], genes, samples, scale_out, *places)
     ctx.options = (mask_in, backend)
     ctx.batch_size = batch_size
 
 
 def _saved(ctx: Any, operand: Tensor) -> tuple[Any, ...]:
-    *tables, genes, samples, scale_out = ctx.saved_tensors
-    return (*tables, operand, genes, samples, ctx.batch_size, scale_out, *ctx.options)
+    *tables, genes, samples, scale_out, held, own, count = ctx.saved_tensors
+    return (*tables, operand, genes, samples, ctx.batch_size, scale_out, *ctx.options, held, own, count)
 
 
 def _only(grad: Tensor | None) -> tuple[Any, ...]:
-    return (*[None] * 8, grad, *[None] * 6)
+    return (*[None] * 8, grad, *[None] * 9)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ def _split_sum(*arguments: Any) -> Tensor:
     padded = x.new_empty(matrices[0].shape[1], *x.shape[1:])
     padded[genes:].zero_()
     _scale_into(padded[:genes], x.contiguous(), scale_in, backend)
-    y = _sparse(CsrTable(ptr, index, None, order), padded[:genes], scale_out, backend)
+    y = _empty(ptr, x)
     for matrix, start in zip(matrices, first, strict=True):
         part = y[start : start + matrix.shape[0]]
         torch.mm(matrix, padded.flatten(1), out=part.flatten(1))
@@ -36,6 +36,7 @@ def _split_sum(*arguments: Any) -> Tensor:
         if scale is not None and scale.shape[0] == y.shape[0]:  # else it is the same for all relations
             scale = scale[start : start + matrix.shape[0]]
         _scale_into(part, part, scale, backend)
+    _sparse_into(y, CsrTable(ptr, index, None, order), padded[:genes], scale_out, backend)
     return y
 
 
@@ -53,13 +54,14 @@ def _split_sum_grad(*arguments: Any) -> Tensor:
     if scale_out is not None:
         scaled = torch.empty_like(grad)
         _scale_into(scaled, grad, scale_out, backend)
-    out = _sparse(CsrTable(ptr, index, None, order), scaled, None, backend)
-    padded = out.new_empty(matrices[0].shape[1], *out.shape[1:])  # as the matrices: the fast kernels want whole rows
-    padded[: out.shape[0]] = out
+    # As high as the matrices are wide: the fast kernels want whole rows.
+    padded = grad.new_empty(matrices[0].shape[1], *grad.shape[1:])
+    out: Tensor = padded[: ptr.shape[0] - 1]
     padded[out.shape[0] :].zero_()
+    _sparse_into(out, CsrTable(ptr, index, None, order), scaled, None, backend)
     for matrix, start in zip(matrices, first, strict=True):
         padded.flatten(1).addmm_(matrix.t(), scaled[start : start + matrix.shape[0]].flatten(1))
-    _scale_into(out, padded[: out.shape[0]], scale_in, backend)
+    _scale_into(out, out, scale_in, backend)
     return out
 
 
@@ -110,10 +112,17 @@ def split_sum(
     return y
 
 
-def _sparse(table: CsrTable, x: Tensor, scale_out: Tensor | None, backend: str) -> Tensor:
+def _sparse_into(out: Tensor, table: CsrTable, x: Tensor, scale_out: Tensor | None, backend: str) -> None:
+    """The rows of the sum that the table's ``order`` names."""
     if table.indices.numel() == 0:
-        return x.new_zeros(table.ptr.numel() - 1, *x.shape[1:])
-    return raw_sum(table, x, None, scale_out, backend)
+        out.index_fill_(0, table.order.long(), 0)
+    elif backend == "triton":
+        from knockgraph.ops.triton import spmm as spmm_triton
+
+        spmm_triton.csr_sum(table, x, None, scale_out, out)
+    else:
+        rows = table.order.long()
+        out[rows] = raw_sum(table, x, None, scale_out, backend)[rows]
 
 
 def _scale_into(out: Tensor, x: Tensor, scale: Tensor | None, backend: str) -> None:

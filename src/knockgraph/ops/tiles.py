@@ -66,8 +66,8 @@ def _kernel(family: str, values: int, **tile: int) -> Kernel:
 
 KERNELS: dict[str, Kernel] = {
     "pairs": _kernel("pairs", 128, TILE=64, num_warps=4, num_stages=2, maxnreg=168),
-    "gradient of pairs": _kernel("pairs", 96, GELUS=2, TILE=64, num_warps=4, num_stages=2, maxnreg=168, SHARES=35),
-    "gradient of first maps": _kernel("pairs", 160, TILE=128, num_warps=4, num_stages=2),
+    "gradient of pairs": _kernel("pairs", 128, GELUS=2, TILE=64, num_warps=4, num_stages=2, maxnreg=255, SHARES=47),
+    "gradient of first maps": _kernel("pairs", 160, TILE=128, num_warps=4, num_stages=3),
     "gradient of mean": _kernel("pairs", 64, TILE=64, num_warps=4, num_stages=1, SHARES=264),
     "gradient of states": _kernel("pairs", 32, TILE=128, num_warps=4, num_stages=3),
     "MLPs": _kernel("MLPs", 64, TILE=64, num_warps=4, num_stages=1, maxnreg=128),
@@ -78,9 +78,9 @@ KERNELS: dict[str, Kernel] = {
     "gradient of last map": _kernel(
         "MLPs", 192, GELUS=2, TILE=64, num_warps=4, num_stages=2, maxnreg=168, SHARES=44, MAPS=1
     ),
-    # Not yet swept: a tile holds rows × relations, and 64 is the least waste with nine of them.
-    "relations": _kernel("relations", 384, TILE=64, num_warps=4, num_stages=1),
-    "gradient of relations": _kernel("relations", 448, TILE=64, num_warps=4, num_stages=1, SHARES=264),
+    # A tile holds rows × relations, and 64 is the least waste with nine of them.
+    "relations": _kernel("relations", 384, TILE=64, num_warps=4, num_stages=2),
+    "gradient of relations": _kernel("relations", 448, TILE=64, num_warps=4, num_stages=2, SHARES=264),
 }
 """Shares: programs among which the rows of one pair or relation are shared out, all at work at once."""
 

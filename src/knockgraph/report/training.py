@@ -253,7 +253,7 @@ def _fairness(result: dict[str, Any]) -> str:
         return ""
     return (
         "<p class=dim>RMSE, smaller is better; ahead is who has the smaller error beyond chance (a paired 95 % "
-        "interval each, so that one in twenty would leave 0 by chance).</p>"
+        "interval for each row, so about one row in twenty has a winner by chance alone).</p>"
     )
 
 

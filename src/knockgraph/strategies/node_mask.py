@@ -95,17 +95,19 @@ class NodeMaskedGraphs(PerturbedGraphs):
             return self._shared(operator, x, degree)
         return self._product(operator, self._expanded(x), reduce, degree)
 
+    def aggregate_unmasked(self, x: Tensor, reduce: Reduce = "sum") -> tuple[Tensor, Tensor | None]:
+        """See :class:`PerturbedGraphs`; spares the sum, and above all its gradient, a pass over all relations."""
+        operator = self.strategy.stacked
+        if operator is None or self.graded or x.dim() == 2 or reduce != "sum":
+            return super().aggregate_unmasked(x, reduce)
+        x = self._expanded(x)
+        return spmm(operator, x, scale_in=self.keep_source, backend=self.strategy.backend), self.keep
+
     def aggregate_rows(self, x: Tensor, reduce: Reduce, rows: DistinctRows) -> Tensor:
-        """See :class:`PerturbedGraphs`; on the host the other rows are not made."""
-        operator, whole = self.strategy.stacked, x.dtype in (torch.float32, torch.float64)
-        if (
-            self.graded
-            or operator is None
-            or rows.count is not None
-            or x.dim() == 3
-            or reduce not in ("sum", "mean")
-            or not whole
-        ):
+        """See :class:`PerturbedGraphs`; the other rows are not made."""
+        operator = self.strategy.stacked
+        able = x.dtype in (torch.float32, torch.float64) if rows.count is None else rows.backend == "triton"
+        if self.graded or operator is None or x.dim() == 3 or reduce not in ("sum", "mean") or not able:
             return super().aggregate_rows(x, reduce, rows)
         return spmm_shared_rows(
             operator,

@@ -91,6 +91,12 @@ class PerturbedGraphs(ABC):
             return x.new_zeros(0, *x.shape)
         return torch.stack([self._reduced(r, x, reduce) for r in range(len(self.strategy.relation_names))])
 
+    def aggregate_unmasked(self, x: Tensor, reduce: Reduce = "sum") -> tuple[Tensor, Tensor | None]:
+        """:meth:`aggregate_all` for callers that leave out what deleted genes receive: the result, and the bool
+        keep-vector ``[num_genes, batch]`` that is still to be applied to it, ``None`` if there is none.
+        """
+        return self.aggregate_all(x, reduce), None
+
     def aggregate_rows(self, x: Tensor, reduce: Reduce, rows: DistinctRows) -> Tensor:
         """The rows of :meth:`aggregate_all` that differ, ``[relations, rows, channels]``."""
         return rows.take(self.aggregate_all(x, reduce).flatten(1, 2))

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from knockgraph.nn.conv.relation_conv import Names, RelationConv, affine, gather, gelu_fuses
+from knockgraph.nn.conv.relation_conv import Names, RelationConv, affine, gather, gather_unmasked, gelu_fuses
 from knockgraph.nn.grouped_linear import GroupedLinear
 from knockgraph.ops import DistinctRows, autocast_input, relation_mlp
 from knockgraph.strategies import PerturbedGraphs
@@ -93,14 +93,17 @@ class GINConv(RelationConv):
         self, view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None, norm: nn.Module
     ) -> Tensor:
         linear = [module for module in self.mlp.modules() if isinstance(module, GroupedLinear)]
+        own, sent, keep = gather_unmasked(view, relation, autocast_input(x), rows)
         return relation_mlp(
-            *gather(view, relation, autocast_input(x), "sum", rows),
+            own,
+            sent,
             self.eps,
             torch.stack([module.weight for module in linear]),
             torch.stack([module.bias.squeeze(1) for module in linear if module.bias is not None]),
             affine(norm),
             None if rows is None else rows.count,
             self.backend,
+            keep,
         )
 
     def fuses(self, x: Tensor, activation: nn.Module) -> bool:

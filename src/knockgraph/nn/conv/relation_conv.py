@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.grouped_linear import GroupedLinear
-from knockgraph.ops import DistinctRows, Reduce, autocast_input, fused, norm_gelu
+from knockgraph.ops import DistinctRows, Reduce, fused, norm_gelu
 from knockgraph.strategies import PerturbedGraphs
 
 Names = str | Sequence[str]
@@ -85,7 +85,7 @@ def linear(relations: int | None, in_channels: int, out_channels: int, bias: boo
 def gelu_fuses(backend: str, x: Tensor, activation: nn.Module, channels: int | None = None) -> bool:
     """Whether fused kernels take what ends in this activation: only GELU, on this device, with as many channels."""
     width = x.shape[-1] if channels is None else channels
-    return isinstance(activation, nn.GELU) and fused(backend, autocast_input(x), width)
+    return isinstance(activation, nn.GELU) and fused(backend, x, width)
 
 
 def one_map_fuses(backend: str, x: Tensor, activation: nn.Module, conv: nn.Module) -> bool:
@@ -116,6 +116,17 @@ def gather(
         return (x.unsqueeze(1) if x.dim() == 2 else x), sent
     own = own_states(view, x, rows)
     return own, _sent(view, relation, x, reduce, rows)
+
+
+def gather_unmasked(
+    view: PerturbedGraphs, relation: Names, x: Tensor, rows: DistinctRows | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """:func:`gather` of sums, and, where they are not masked yet, which genes receive anything: bool, by row."""
+    if rows is not None or x.dim() != 3 or isinstance(relation, str) or tuple(relation) != view.strategy.relation_names:
+        return *gather(view, relation, x, "sum", rows), None
+    own = own_states(view, x)
+    sent, keep = view.aggregate_unmasked(x, "sum")
+    return own, sent.flatten(1, 2), None if keep is None else keep.flatten()
 
 
 def own_states(view: PerturbedGraphs, x: Tensor, rows: DistinctRows | None = None) -> Tensor:

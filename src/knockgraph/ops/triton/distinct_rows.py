@@ -31,9 +31,22 @@ def _mark(ptr, index, genes, samples, touched, num_genes, batch, SPLITS: tl.cons
 
 
 @triton.jit
-def _copy(x, rows, count, y, total, channels, FORTH: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _copy(
+    x,
+    rows,
+    count,
+    y,
+    total,
+    channels,
+    FORTH: tl.constexpr,
+    COUNTED: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     place = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    real = tl.load(count)
+    real = total
+    if COUNTED:
+        real = tl.load(count)
     if tl.program_id(0) * ROWS >= real:
         return
     inside = place < real
@@ -90,13 +103,22 @@ def mark(ptr: Tensor, index: Tensor, genes: Tensor, samples: Tensor, touched: Te
     return marks.bool()
 
 
-def copy_rows(x: Tensor, rows: Tensor, count: Tensor, forth: bool) -> Tensor:
-    """Forth: ``x[:, rows]`` into room for all; back: into zeros, each row to its own place."""
+def copy_rows(x: Tensor, rows: Tensor, count: Tensor | None, forth: bool) -> Tensor:
+    """Forth: ``x[:, rows]`` into room for all; back: into zeros, each row to its own place. Without a count, all."""
     layers, total, channels = x.shape
     y = torch.empty_like(x) if forth else torch.zeros_like(x)
     with torch.cuda.device_of(x):
         _copy[(triton.cdiv(rows.numel(), _ROWS), layers)](
-            x, rows, count, y, total, channels, FORTH=forth, ROWS=_ROWS, WIDTH=_width(channels)
+            x,
+            rows,
+            count,
+            y,
+            total,
+            channels,
+            FORTH=forth,
+            COUNTED=count is not None,
+            ROWS=_ROWS,
+            WIDTH=_width(channels),
         )
     return y
 

@@ -5,6 +5,14 @@ first linear map gave, ``t`` [pairs, rows, hidden]. From there the backward pass
 program per pair and share of the rows, turns ``t`` into its own gradient, in place; the two others turn that into the
 gradients of the first linear maps and of the states. Sums over rows are taken per share and then over the shares,
 always in the same order: equal inputs give equal bits.
+
+A pair's state ``o = g W + b``, with ``g = GELU(t)``, is twice as wide as g, so the rest goes by g where it can:
+
+- the score of a pair is ``s · GELU(g (W S) + (b S + c))``, with ``W S`` and ``b S + c`` made once per pair;
+- backward no o is made at all. With the gradient ``dy`` of the mixture and the pair's share ``a`` of it, ``v = dy Wᵀ``
+  gives ``o · dy = g · v + b · dy`` and, with ``e = dq / a``, ``dg = a (v + e (W S)ᵀ)``. The sums over rows are
+  ``(a g)ᵀ dy`` and ``G = (a g)ᵀ e``, from which follow ``dW = (a g)ᵀ dy + G Sᵀ`` and
+  ``dS = Σ_pairs Wᵀ G + b ⊗ Σ_rows dq``.
 """
 
 # Kernels are typed by Triton, not by Python.
@@ -35,6 +43,8 @@ def _mix_pairs(
     s_in,
     c_in,
     s_out,
+    w_score,
+    b_score,
     count,
     y,
     lse,
@@ -65,8 +75,7 @@ def _mix_pairs(
     in_ck = c[:, None] * K + k[None, :]
     in_kc = k[:, None] * C + c[None, :]
     kind = h.dtype.element_ty
-    scorer = tl.load(s_in + in_ck)
-    scorer_bias = tl.load(c_in + k).to(tl.float32)
+    in_kk = k[:, None] * K + k[None, :]
     scorer_out = tl.load(s_out + k).to(tl.float32)
 
     mean = tl.zeros([TILE, C], dtype=tl.float32)
@@ -84,10 +93,11 @@ def _mix_pairs(
             stored = (t + tl.load(b_in + p * K + k).to(tl.float32)[None, :]).to(kind)
             if KEEP:
                 tl.store(kept + p * rows.to(tl.int64) * K + place_k, stored, mask=inside)
-            t = gelu(stored.to(tl.float32), FAST)
-            o = tl.dot(t.to(kind), tl.load(w_out + p * K * C + in_kc), input_precision=PRECISION)
+            g = gelu(stored.to(tl.float32), FAST).to(kind)
+            o = tl.dot(g, tl.load(w_out + p * K * C + in_kc), input_precision=PRECISION)
             o += tl.load(b_out + p * C + c).to(tl.float32)[None, :]
-            q = gelu(tl.dot(o.to(kind), scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
+            q = tl.dot(g, tl.load(w_score + p * K * K + in_kk), input_precision=PRECISION)
+            q = gelu(q + tl.load(b_score + p * K + k).to(tl.float32)[None, :], FAST)
             score = tl.sum(q * scorer_out[None, :], 1)
             new = tl.maximum(largest, score)
             shrink = tl.exp(largest - new)
@@ -97,7 +107,8 @@ def _mix_pairs(
             largest = new
             p += 1
     mean = mean / R
-    q = gelu(tl.dot(mean.to(kind), scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
+    q = tl.dot(mean.to(kind), tl.load(s_in + in_ck), input_precision=PRECISION)
+    q = gelu(q + tl.load(c_in + k).to(tl.float32)[None, :], FAST)
     score = tl.sum(q * scorer_out[None, :], 1)
     new = tl.maximum(largest, score)
     shrink = tl.exp(largest - new)
@@ -111,9 +122,8 @@ def _mix_pairs(
 @triton.jit
 def _grad_of_pairs(
     w_out,
-    b_out,
-    s_in,
-    c_in,
+    w_score,
+    b_score,
     s_out,
     count,
     dy,
@@ -122,8 +132,8 @@ def _grad_of_pairs(
     kept,
     shares,
     d_out,
-    d_s_in,
-    d_c_in,
+    d_w_score,
+    d_b_score,
     d_s_out,
     rows,
     per_share,
@@ -136,6 +146,7 @@ def _grad_of_pairs(
     TILE: tl.constexpr,
     GELUS: tl.constexpr,
 ):
+    """``shares`` holds ``b · dy``, and then the pair's share ``a`` of the mixture."""
     # Neighbouring programs work on the same rows, so that they find them in the cache.
     p = tl.program_id(0)
     share_number = tl.program_id(1)
@@ -144,56 +155,53 @@ def _grad_of_pairs(
         real = tl.load(count)
     c = tl.arange(0, C)
     k = tl.arange(0, K)
-    in_ck = c[:, None] * K + k[None, :]
+    in_kk = k[:, None] * K + k[None, :]
     kind = dy.dtype.element_ty
     of_pair = kept + p * rows.to(tl.int64) * K
     wo = tl.load(w_out + p * K * C + k[:, None] * C + c[None, :])
-    bo = tl.load(b_out + p * C + c).to(tl.float32)
-    scorer = tl.load(s_in + in_ck)
-    scorer_bias = tl.load(c_in + k).to(tl.float32)
+    ws = tl.load(w_score + p * K * K + in_kk)
+    bias = tl.load(b_score + p * K + k).to(tl.float32)
     scorer_out = tl.load(s_out + k).to(tl.float32)
 
     g_out = tl.zeros([C, K], dtype=tl.float32)  # transposed: the matrix units want the longer axis first
-    g_s_in = tl.zeros([C, K], dtype=tl.float32)
-    g_c_in = tl.zeros([K], dtype=tl.float32)
-    g_s_out = tl.zeros([K], dtype=tl.float32)
+    g_w_score = tl.zeros([K, K], dtype=tl.float32)
+    # Summed over the rows of a tile at the end: each thread adds up what it has.
+    g_b_score = tl.zeros([TILE, K], dtype=tl.float32)
+    g_s_out = tl.zeros([TILE, K], dtype=tl.float32)
     for start in range(share_number * TILE, real, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         here = row < real
         inside = here[:, None]
         at = of_pair + row.to(tl.int64)[:, None] * K + k[None, :]
-        t, t_slope = gelu_and_slope(tl.load(at, mask=inside, other=0.0).to(tl.float32), FAST)
-        t = t.to(kind)
+        at_share = shares + p * rows.to(tl.int64) + row
+        t = tl.load(at, mask=inside, other=0.0).to(tl.float32)
         grad = tl.load(dy + row.to(tl.int64)[:, None] * C + c[None, :], mask=inside, other=0.0)
-        o = tl.dot(t, wo, input_precision=PRECISION) + bo[None, :]
-        along = tl.sum(o * grad.to(tl.float32), 1)
-        o = o.to(kind)
-        q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
+        v = tl.dot(grad, tl.trans(wo), input_precision=PRECISION)
+        if GELUS == 1:
+            t = beside(t, v, inside)
+        g, slope = gelu_and_slope(t, FAST)
+        q, q_slope = gelu_and_slope(tl.dot(g.to(kind), ws, input_precision=PRECISION) + bias[None, :], FAST)
         score = tl.sum(q * scorer_out[None, :], 1)
         # A row that is not there has no share.
         share = tl.where(here, tl.exp(score - tl.load(lse + row, mask=here, other=0.0)), 0.0)
-        tl.store(shares + p * rows.to(tl.int64) + row, share.to(kind), mask=here)
-        d_score = share * (along - tl.load(delta + row, mask=here, other=0.0))
-        g_s_out += tl.sum(d_score[:, None] * q, 0)
-        dq = d_score[:, None] * scorer_out[None, :] * q_slope
-        g_c_in += tl.sum(dq, 0)
-        dq = dq.to(kind)
-        g_s_in = tl.dot(tl.trans(o), dq, g_s_in, input_precision=PRECISION)
-        do = tl.dot(dq, tl.trans(scorer), share[:, None] * grad.to(tl.float32), input_precision=PRECISION)
-        do = do.to(kind)
-        if GELUS == 1:
-            d_t = tl.dot(do, tl.trans(wo), input_precision=PRECISION)
-            t = beside(t.to(tl.float32), d_t, inside).to(kind)
-        g_out = tl.dot(tl.trans(do), t, g_out, input_precision=PRECISION)
-        if GELUS == 2:
-            d_t = tl.dot(do, tl.trans(wo), input_precision=PRECISION)
-        tl.store(at, (d_t * t_slope).to(kind), mask=inside)
+        along = tl.sum(g * v, 1) + tl.load(at_share, mask=here, other=0.0).to(tl.float32)
+        tl.store(at_share, share.to(kind), mask=here)
+        along -= tl.load(delta + row, mask=here, other=0.0)
+        g_s_out += (share * along)[:, None] * q
+        e = along[:, None] * scorer_out[None, :] * q_slope
+        g_b_score += share[:, None] * e
+        e = e.to(kind)
+        g = (share[:, None] * g).to(kind)
+        g_out = tl.dot(tl.trans(grad), g, g_out, input_precision=PRECISION)
+        g_w_score = tl.dot(tl.trans(g), e, g_w_score, input_precision=PRECISION)
+        d_g = tl.dot(e, tl.trans(ws), v, input_precision=PRECISION)
+        tl.store(at, (share[:, None] * d_g * slope).to(kind), mask=inside)
     to = share_number * per_share
     tl.store(d_out + to + p * K * C + k[None, :] * C + c[:, None], g_out)
-    to += p * (C + 2) * K  # the scorer's sums of one pair lie side by side
-    tl.store(d_s_in + to + in_ck, g_s_in)
-    tl.store(d_c_in + to + k, g_c_in)
-    tl.store(d_s_out + to + k, g_s_out)
+    to += p * (K + 2) * K  # what belongs to the score of one pair lies side by side
+    tl.store(d_w_score + to + in_kk, g_w_score)
+    tl.store(d_b_score + to + k, tl.sum(g_b_score, 0))
+    tl.store(d_s_out + to + k, tl.sum(g_s_out, 0))
 
 
 @triton.jit
@@ -384,7 +392,18 @@ def mix_pairs(
     launch = tile("pairs", h)
     with torch.cuda.device_of(h):
         _mix_pairs[(triton.cdiv(rows, launch["TILE"]),)](
-            h, *weights, count, y, lse, t, rows, R=relations, KEEP=keep, **_shape(h, weights, count), **launch
+            h,
+            *weights,
+            *_of_scores(weights),
+            count,
+            y,
+            lse,
+            t,
+            rows,
+            R=relations,
+            KEEP=keep,
+            **_shape(h, weights, count),
+            **launch,
         )
     return y, lse, t
 
@@ -423,10 +442,10 @@ def mix_pairs_grad(
     delta = torch.empty_like(lse)
     narrow, d_mean = (torch.empty(rows, channels, dtype=h.dtype, device=h.device) for _ in range(2))
     dh = torch.empty_like(h)
-    shares = h.new_empty(number, rows)
-    by_pair = (*(w.shape for w in weights[:4]), (number, (channels + 2) * hidden))
+    by_pair = (*(w.shape for w in weights[:4]), (number, (hidden + 2) * hidden))
+    of_score = ((hidden, hidden), (hidden,), (hidden,))
     of_scorer = ((channels, hidden), (hidden,), (hidden,))
-    of_pairs, (first, second, bias_in, out, scorer) = partial_sums(h, of_pair["SHARES"], *by_pair)
+    of_pairs, (first, second, bias_in, out, score) = partial_sums(h, of_pair["SHARES"], *by_pair)
     of_mean, scorer_of_mean = partial_sums(h, alone["SHARES"], *of_scorer)
     with torch.cuda.device_of(h):
         _grad_of_mean[(alone["SHARES"],)](
@@ -445,8 +464,11 @@ def mix_pairs_grad(
             **shape,
             **alone,
         )
+        shares = weights[4].view(number, channels) @ narrow.t()
         _grad_of_pairs[(number, of_pair["SHARES"])](
-            *weights[3:],
+            weights[3],
+            *_of_scores(weights),
+            weights[7],
             count,
             narrow,
             lse,
@@ -454,7 +476,7 @@ def mix_pairs_grad(
             t,
             shares,
             out,
-            *parts_of(scorer, *of_scorer),
+            *parts_of(score, *of_score),
             rows,
             of_pairs.shape[1],
             **shape,
@@ -478,15 +500,28 @@ def mix_pairs_grad(
         _grad_of_states[(relations, triton.cdiv(rows, states["TILE"]))](
             t, d_mean, torch.cat(weights[:2]), slots, count, dh, rows, R=relations, PAIRS=number, **shape, **states
         )
-    first, second, bias_in, out, scorer = parts_of(of_pairs.sum(0), *by_pair)
-    # do = share · dy + dq Sᵀ, summed over the rows: a product with the shares, and one with what dq summed up to.
+    first, second, bias_in, out, score = parts_of(of_pairs.sum(0), *by_pair)
     if count is not None:  # the others are not there
         shares = torch.where(torch.arange(rows, device=h.device) < count, shares, shares.new_zeros(()))
         narrow = torch.where((torch.arange(rows, device=h.device) < count).unsqueeze(1), narrow, narrow.new_zeros(()))
-    d_bias = torch.addmm((shares @ narrow).float(), parts_of(scorer, *of_scorer)[1], weights[5].float().t())
-    of_all = parts_of(scorer.sum(0) + of_mean.sum(0), *of_scorer)
-    first, second, bias_in, out, *of_all = apart([first, second, bias_in, out, *of_all])
-    return dh, first, second, bias_in, out, d_bias, *of_all
+    w_out, b_out, s_in = weights[3].float(), weights[4].view(number, channels).float(), weights[5].float()
+    d_w_score, d_b_score, d_s_out = parts_of(score, *of_score)
+    out = torch.baddbmm(out, d_w_score, s_in.t().expand(number, hidden, channels))
+    d_b_out = torch.addmm((shares @ narrow).float(), d_b_score, s_in.t())
+    d_s_in, d_c_in, d_s_out_of_mean = parts_of(of_mean.sum(0), *of_scorer)
+    d_s_in = torch.addmm(d_s_in, w_out.flatten(0, 1).t(), d_w_score.flatten(0, 1)).addmm_(b_out.t(), d_b_score)
+    d_c_in = d_c_in + d_b_score.sum(0)
+    d_s_out = d_s_out_of_mean + d_s_out.sum(0)
+    first, second, bias_in = apart([first, second, bias_in])
+    return dh, first, second, bias_in, out, d_b_out, d_s_in, d_c_in, d_s_out
+
+
+def _of_scores(weights: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """``W S`` [pairs, hidden, hidden] and ``b S + c`` [pairs, hidden]."""
+    w_out, b_out, s_in, c_in = weights[3:7]
+    pairs, hidden, channels = w_out.shape
+    w_score = (w_out.reshape(pairs * hidden, channels) @ s_in).view(pairs, hidden, hidden)
+    return w_score, torch.addmm(c_in, b_out.reshape(pairs, channels), s_in)
 
 
 def _shape(h: Tensor, weights: tuple[Tensor, ...], count: Tensor | None) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def _forward(
     scale,
     shift,
     count,
+    keep,
     z,
     y,
     rows,
@@ -56,6 +57,7 @@ def _forward(
     OWN: tl.constexpr,
     NORM: tl.constexpr,
     COUNTED: tl.constexpr,
+    MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
     FAST: tl.constexpr,
     TILE: tl.constexpr,
@@ -77,6 +79,8 @@ def _forward(
     kind = y.dtype.element_ty
     x = tl.load(own + place, mask=inside, other=0.0)
     h = tl.load(neighbours + here, mask=inside, other=0.0)
+    if MASKED:
+        h = tl.where((tl.load(keep + row, mask=row < real, other=0) != 0)[:, None], h, 0.0)
     if OWN < 3:
         h = x.to(tl.float32) * _own_factor(own_weight, r, row, rows, real, OWN) + h.to(tl.float32)
     h = h.to(kind)
@@ -105,6 +109,7 @@ def _backward(
     scale,
     shift,
     count,
+    keep,
     z,
     z_between,
     z_before,
@@ -124,6 +129,7 @@ def _backward(
     LAST: tl.constexpr,
     NORM: tl.constexpr,
     COUNTED: tl.constexpr,
+    MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
     FAST: tl.constexpr,
     SHARES: tl.constexpr,
@@ -188,16 +194,22 @@ def _backward(
             h, slope = gelu_and_slope(beside(v, d_in, inside), FAST)
             g_outer = tl.dot(tl.trans(h.to(kind)), dv, g_outer, input_precision=PRECISION)
             dv = (d_in * slope).to(kind).to(tl.float32)
-        b += tl.sum(dv, 0)
+        # Before the sum over rows, whose barriers no load can pass.
         if FIRST:
             x = tl.load(own + place, mask=inside, other=0.0)
             h = tl.load(neighbours + here, mask=inside, other=0.0)
+            if MASKED:
+                h = tl.where((tl.load(keep + row, mask=row < real, other=0) != 0)[:, None], h, 0.0)
+        else:
+            before = tl.load(z_before + here, mask=inside, other=0.0)
+        b += tl.sum(dv, 0)
+        if FIRST:
             if OWN == 2:
                 factor = _own_factor(own_weight, r, row, rows, real, OWN)
             if OWN < 3:
                 h = x.to(tl.float32) * factor + h.to(tl.float32)
         else:
-            v = tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32)
+            v = before.to(tl.float32)
             if GELUS == 1:
                 d_in = tl.dot(dv.to(kind), tl.trans(w), input_precision=PRECISION)
                 v = beside(v, d_in, inside)
@@ -239,17 +251,20 @@ def _sum_own(
     own_weight,
     weight,
     count,
+    keep,
     out,
     rows,
     R: tl.constexpr,
     C: tl.constexpr,
     OWN: tl.constexpr,
     COUNTED: tl.constexpr,
+    MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """The gradient of the rows' own states: what all relations pass back, times the factor or through the matrix that
-    they went in with. With matrices ``dh`` comes from behind the first map and goes through it here.
+    they went in with. With matrices ``dh`` comes from behind the first map and goes through it here. It is 0 afterwards
+    where what the neighbours sent was left out.
     """
     start = tl.program_id(0) * TILE
     real = rows
@@ -263,15 +278,21 @@ def _sum_own(
     transposed = c[None, :] * C + c[:, None]
     place = row.to(tl.int64)[:, None] * C + c[None, :]
     total = tl.zeros([TILE, C], dtype=tl.float32)
+    if MASKED:
+        left_out = (tl.load(keep + row, mask=row < real, other=0) == 0)[:, None]
     for r in range(R):
         here = r * rows.to(tl.int64) * C + place
         value = tl.load(dh + here, mask=inside, other=0.0)
         if OWN == 3:
             d_in = tl.dot(value, tl.load(weight + r * C * C + transposed), input_precision=PRECISION)
             total = tl.dot(value, tl.load(own_weight + r * C * C + transposed), total, input_precision=PRECISION)
+            if MASKED:
+                d_in = tl.where(left_out, 0.0, d_in)
             tl.store(dh + here, d_in.to(dh.dtype.element_ty), mask=inside)
         else:
             total += value.to(tl.float32) * _own_factor(own_weight, r, row, rows, real, OWN)
+            if MASKED:
+                tl.store(dh + here, tl.zeros([TILE, C], dtype=dh.dtype.element_ty), mask=inside & left_out)
     tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
 
 
@@ -283,6 +304,7 @@ def forward(
     bias: Tensor,
     norm: tuple[Tensor, Tensor] | None,
     count: Tensor | None,
+    keep: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The result [relations, rows, channels], and what each linear map gave, [layers, relations, rows, channels].
 
@@ -295,6 +317,7 @@ def forward(
         bias: [layers, relations, channels].
         norm: Scale and shift of the layer norm, [relations, channels].
         count: int32 [1]: only that many rows are there, or ``None`` for all.
+        keep: uint8 [rows], 0 where what the neighbours sent is left out, or ``None``.
     """
     layers, relations = weight.shape[:2]
     rows = neighbours.shape[1]
@@ -312,10 +335,11 @@ def forward(
             scale,
             shift,
             count,
+            keep,
             z,
             y,
             rows,
-            **_shape(own_weight, weight, norm, count),
+            **_shape(own_weight, weight, norm, count, keep),
             **launch,
         )
     return y, z
@@ -328,6 +352,7 @@ def backward(
     weight: Tensor,
     norm: tuple[Tensor, Tensor] | None,
     count: Tensor | None,
+    keep: Tensor | None,
     z: Tensor,
     dy: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -347,7 +372,7 @@ def backward(
         dh, rest["SHARES"], (inner, *weights), (inner, *vectors), of_own
     )
     scale, shift = (None, None) if norm is None else norm
-    shape = _shape(own_weight, weight, norm, count)
+    shape = _shape(own_weight, weight, norm, count, keep)
     del shape["LAYERS"]
     with torch.cuda.device_of(dh):
         for first, behind in _launches(layers, inner, rest["MAPS"]):
@@ -361,6 +386,7 @@ def backward(
                 scale,
                 shift,
                 count,
+                keep,
                 z[behind - 1],
                 z[first],
                 z[max(first - 1, 0)],
@@ -384,12 +410,14 @@ def backward(
             own_weight,
             weight[0],
             count,
+            keep,
             d_own,
             rows,
             R=relations,
             C=channels,
             OWN=shape["OWN"],
             COUNTED=shape["COUNTED"],
+            MASKED=shape["MASKED"],
             PRECISION=shape["PRECISION"],
             TILE=wide,
             num_stages=2,
@@ -419,7 +447,9 @@ def _launches(layers: int, inner: int, maps: int) -> list[tuple[int, int]]:
     return [(inner, layers), *((max(behind - maps, 0), behind) for behind in range(inner, 0, -maps))]
 
 
-def _shape(own_weight: Tensor, weight: Tensor, norm: object, count: Tensor | None) -> dict[str, Any]:
+def _shape(
+    own_weight: Tensor, weight: Tensor, norm: object, count: Tensor | None, keep: Tensor | None
+) -> dict[str, Any]:
     layers, relations, channels, _ = weight.shape
     return {
         "R": relations,
@@ -428,6 +458,7 @@ def _shape(own_weight: Tensor, weight: Tensor, norm: object, count: Tensor | Non
         "OWN": own_weight.dim(),
         "NORM": norm is not None,
         "COUNTED": count is not None,
+        "MASKED": keep is not None,
         "FAST": rounded_anyway(weight),
         "PRECISION": "ieee" if weight.dtype == torch.float32 else "tf32",
     }

@@ -11,7 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 _TILE = 64
-_SHARES = 264
+# Of the gradient: small tiles and many shares, so that an SM always has enough of them waiting for memory.
+_GRADIENT_TILE = 32
+_SHARES = 528
 
 
 @triton.jit
@@ -71,5 +73,7 @@ def backward(x: Tensor, weight: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Ten
     dx = torch.empty_like(x)
     d_weight, d_bias = (torch.empty(_SHARES, channels, device=x.device) for _ in range(2))
     with torch.cuda.device_of(x):
-        _backward[(_SHARES,)](x, weight, dy, dx, d_weight, d_bias, rows, C=channels, SHARES=_SHARES, TILE=_TILE)
+        _backward[(_SHARES,)](
+            x, weight, dy, dx, d_weight, d_bias, rows, C=channels, SHARES=_SHARES, TILE=_GRADIENT_TILE
+        )
     return dx, d_weight.sum(0), d_bias.sum(0)

@@ -23,6 +23,9 @@ from knockgraph.ops.operator import CsrTable
 # neighbours pay for the many short rows of the forward product (512 bytes × 16: 5.1 ms).
 _ROW_BYTES = 2048
 _NEIGHBOURS = 8
+# Rows of one sample are so narrow that the longest, with thousands of neighbours, would keep all others waiting.
+_NARROW = 128
+_NEIGHBOURS_OF_NARROW = 32
 _WARPS = 4
 _INT32_MAX = 2**31 - 1
 
@@ -195,17 +198,22 @@ def _extreme_grad_rows(
     tl.store(out + row.to(tl.int64) * columns + column, result.to(out.dtype.element_ty), mask=inside)
 
 
-def csr_sum(table: CsrTable, x: Tensor, scale_in: Tensor | None, scale_out: Tensor | None) -> Tensor:
-    """``scale_out ⊙ A(scale_in ⊙ x)``: the input is scaled in a pass of its own, the output as it is stored."""
+def csr_sum(
+    table: CsrTable, x: Tensor, scale_in: Tensor | None, scale_out: Tensor | None, out: Tensor | None = None
+) -> Tensor:
+    """``scale_out ⊙ A(scale_in ⊙ x)``: the input is scaled in a pass of its own, the output as it is stored.
+
+    Rows that the table's ``order`` leaves out are not written; ``out`` is where the others go.
+    """
     # Scaling at the gather would load a factor for each of the many times a row is read; a pass reads it once.
     x = x if scale_in is None else scale_rows(x, scale_in)
     columns, batch, channels = x.shape[1] * x.shape[2], x.shape[1], x.shape[2]
     rows = table.ptr.numel() - 1
-    y = x.new_empty(rows, batch, channels)
+    y = x.new_empty(rows, batch, channels) if out is None else out
     scale = as_factors(scale_out)
     launch = row_launch(x, columns)
     with torch.cuda.device_of(x):
-        _sum_rows[(rows, triton.cdiv(columns, launch["WIDTH"]))](
+        _sum_rows[(table.order.numel(), triton.cdiv(columns, launch["WIDTH"]))](
             table.ptr,
             table.indices,
             table.weight,
@@ -326,7 +334,7 @@ def row_launch(x: Tensor, columns: int) -> dict[str, Any]:
     width = min(_ROW_BYTES // x.element_size(), triton.next_power_of_2(columns))
     return {
         "WIDTH": width,
-        "NEIGHBOURS": _NEIGHBOURS,
+        "NEIGHBOURS": _NEIGHBOURS if width > _NARROW else _NEIGHBOURS_OF_NARROW,
         "SUM": tl.float64 if x.dtype == torch.float64 else tl.float32,
         "num_warps": _WARPS,
     }
