@@ -26,10 +26,10 @@ _Genes = npt.NDArray[np.int64]
 class TripleFeatures:
     r"""Features of genotypes in which one gene, the *lone* one (:class:`LoneGenes`), is told from the others.
 
-    The columns: effect of the lone gene, least and largest effect of the others; for
-    digenic calls (:func:`~knockgraph.screen.calls.with_calls`) the degrees of the genes in the same way, and whether
-    pairs are called, the number of their common partners and its cosine, least and largest over the pairs with the lone
-    gene, largest over the other pairs; in the same way the calls that similar genes predict for these pairs
+    The columns: effect of the lone gene, least and largest effect of the others; for digenic calls
+    (:func:`~knockgraph.screen.calls.with_calls`) the degrees of the genes in the same way, and whether pairs are
+    called, the number of their common partners and its cosine, least and largest over the pairs with the lone gene,
+    largest over the other pairs; in the same way the calls that similar genes predict for these pairs
     (:class:`CallProfiles`) and the cosines of the diffusion coordinates; the strength of every gene feature (its root
     mean square) like the degrees; for every other relation the number of edges between the genes; what training rows
     with similar genes in the same roles say (:class:`SimilarRows`).
