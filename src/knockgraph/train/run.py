@@ -39,6 +39,7 @@ from knockgraph.errors import (
 from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
 from knockgraph.models.model import parameter_counts
+from knockgraph.models.presets import too_small
 from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen, intervals, memory, slurm, wandb_run
@@ -402,8 +403,9 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
         say(f"model {config.model.name}, fitted at once")
     else:
         say(f"model {config.model.name}: {parameters}; strategy {config.strategy.name}: {memory}")
-    if task.approximation is not None:
-        say(f"note: {task.approximation}")
+    small = too_small(config.model.name, config.model.options, data.graph.num_genes)
+    for note in filter(None, (small, task.approximation)):
+        say(f"note: {note}")
     for term in task.unused_terms:
         say(f"note: the loss {config.loss.name} leaves out the {term} term of {config.model.name}")
     if not task.model.exact:
