@@ -145,7 +145,7 @@ def _fit(
         data = TrainingData.from_config(config) if given is None else given
     set_epochs(config, len(data.rows["train"]))
     task = make_task(config, data.graph, data.transform)
-    task.trained_genes = data.deleted("train")
+    task.trained_genes, task.trained_sizes = data.deleted("train"), data.sizes("train")
     task.model.set_known(task.trained_genes)
     if resume_from is None:
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
@@ -216,7 +216,8 @@ def fit_at_once(
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
         task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
         about: dict[str, object] = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
-        about |= {"trained_genes": data.deleted("train"), "config": trained_with(config)}
+        about |= {"trained_genes": data.deleted("train"), "trained_sizes": data.sizes("train")}
+        about["config"] = trained_with(config)
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
     with foreseen.explained(config, directory):
