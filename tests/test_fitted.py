@@ -86,6 +86,17 @@ def test_the_wild_type_of_an_interaction_score(name: str, zero: bool) -> None:
     assert single[0] != 0
 
 
+def test_many_candidates_are_not_waited_for_without_a_word(fitted: kg.Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("knockgraph.fitted._MANY", 5)
+    done: list[tuple[int, int]] = []
+    names = [A, B, C, "YAA005W"]
+    with pytest.warns(UserWarning, match="6 pairs are predicted on the CPU, which may take hours; give genes="):
+        expected = fitted.candidates(genes=names)
+    found = fitted.candidates(genes=names, progress=lambda *counts: done.append(counts))
+    pd.testing.assert_frame_equal(found, expected)
+    assert done[-1][0] <= done[-1][1] == 6
+
+
 def test_it_is_the_run_of_the_command_line(tmp_path: Path, command: Command) -> None:
     """The same config, the same weights: a run of either is read by the other."""
     SCREEN.save(tmp_path / "screen.parquet")

@@ -64,6 +64,7 @@ from knockgraph.words import listed
 PathLike = str | os.PathLike[str]
 _GENOTYPES = ("genotype", "perturbation", "condition", "guide_identity")
 _FILES = (".parquet", ".csv", ".tsv", ".txt", ".xlsx", ".xls", ".gz", ".xz", ".bz2", ".zip")
+_MANY = 1_000_000  # pairs that nobody should wait for without a word
 _FIRST = ("pearson", "spearman", "rmse_original", "auroc", "average_precision")
 Model = str | type[nn.Module] | nn.Module | Callable[[CellGraph], nn.Module]
 
@@ -239,6 +240,7 @@ class Fitted:
         order: Order = "extreme",
         phenotype: str | None = None,
         coverage: float = COVERAGE,
+        progress: Progress | None = None,
     ) -> Any:
         """The pairs of genes with the most extreme predictions.
 
@@ -249,6 +251,7 @@ class Fitted:
             order: ``extreme`` (farthest from the prediction for the wild type), ``lowest`` or ``highest`` first.
             phenotype: The one to sort by, where there are several.
             coverage: Of the intervals.
+            progress: Told after each batch how many pairs are done, and how many there are at most.
 
         Returns:
             A dataframe as that of :meth:`predict`.
@@ -257,10 +260,15 @@ class Fitted:
         chosen = None if genes is None else self.graph.gene_index(list(genes)).tolist()
         genotypes, total = combinations(self.graph, chosen)
         predictor = self._with(coverage)
+        if progress is None and total > _MANY and predictor.task.device.type == "cpu":
+            self._note(
+                f"{total:,} pairs are predicted on the CPU, which may take hours; give genes=[…] to predict fewer, or "
+                "progress=print to see how far it is"
+            )
         if new:
             genotypes = without(genotypes, predictor.measured())
         column, centre = predictor.centre(phenotype)
-        found = foremost(predictor(genotypes, total), top, column, centre, order)
+        found = foremost(predictor(genotypes, total, progress=progress), top, column, centre, order)
         self._note_new(gene for genotype in found.genotypes for gene in genotype.genes)
         return self._frame([found], self._library)
 

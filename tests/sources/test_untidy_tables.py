@@ -56,6 +56,8 @@ EXPECTED = [(("YAL001C", "YBR002W"), -0.31), (("YCL003W",), 0.5)]
         'Query ORF;Array ORF;score\n"YAL001C";"YBR002W";"-0,31"\n"YCL003W";"-";"0,5"\n',
         "query\tarray\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tWT\t0.5\n",
         "query_orf1\tquery_orf2\tarray_orf\tscore\nYBR002W\t\tYAL001C\t-0.31\n\t\tYCL003W\t0.5\n",
+        "Gene,Gene.1,score\nYAL001C,YBR002W,-0.31\nYCL003W,,0.5\n",
+        "gene\tgene2\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tNA\t0.5\n",
         "g1\tg2\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tYCL003W\t0.5\n",
         "perturbation,score\nYAL001C+YBR002W,-0.31\nYCL003W+ctrl,0.5\n",
         "# a screen\n% of mine\ngenotype,score\n# half of it\nYAL001C+YBR002W,-0.31\nYCL003W,0.5\n",
@@ -336,6 +338,12 @@ def test_what_is_no_table() -> None:
         read_table(pa.table({"genotype": pa.array([], pa.string()), "x": pa.array([], pa.float64())}))
 
 
+def test_systematic_names_are_taken_where_both_are_given(tmp_path: Path) -> None:
+    """Many genes have no other name."""
+    screen, _ = read(tmp_path, "Gene,ORF,fitness\nTFC3,YAL001C,0.8\n,YAL004W,0.7\n")
+    assert list(screen.genotypes) == [("YAL001C",), ("YAL004W",)]
+
+
 REPLICATES = "Query,Array,Size,Fitness rep 1,Fitness rep 2,fitness_rep3\nA,B,3,0.5,0.7,\nA,C,4,n.d.,,\nB,C,5,1,2,3\n"
 
 
@@ -343,7 +351,8 @@ def test_replicates_are_one_phenotype(tmp_path: Path) -> None:
     screen, reading = read(tmp_path, REPLICATES)
     assert list(screen.phenotypes) == ["Size", "Fitness"]
     np.testing.assert_allclose(screen.phenotypes["Fitness"], [0.6, np.nan, 2.0])
-    np.testing.assert_allclose(screen.statistics["Fitness"]["std"], [np.std([0.5, 0.7], ddof=1), np.nan, 1.0])
+    expected = [np.std([0.5, 0.7], ddof=1) / 2**0.5, np.nan, 1 / 3**0.5]
+    np.testing.assert_allclose(screen.statistics["Fitness"]["sem"], expected)
     assert "  phenotypes: Size, Fitness (the mean of Fitness rep 1, Fitness rep 2 and fitness_rep3)" in str(reading)
     assert reading.as_dict()["replicates"] == {"Fitness": ["Fitness rep 1", "Fitness rep 2", "fitness_rep3"]}
 

@@ -36,8 +36,9 @@ _FAMILIES = (
 )
 _ONE_COLUMN = (
     *("genotype", "genotypes", "perturbation", "perturbations", "perturbed genes", "deleted genes", "deleted gene"),
-    *("deletions", "deletion", "mutant", "mutants", "knockouts", "knockout", "knock out", "ko", "genes", "gene"),
-    *("orfs", "orf", "gene names", "gene name", "gene symbol", "gene id", "systematic name", "condition", "strain"),
+    *("deletions", "deletion", "mutant", "mutants", "knockouts", "knockout", "knock out", "ko", "genes"),
+    *("orfs", "orf", "systematic name", "gene", "gene names", "gene name", "gene symbol", "gene id"),
+    *("condition", "strain"),
 )
 _SOURCES = ("source", "study")
 _NUMBERING = frozenset({"index", "id", "row", "nr", "no", "unnamed 0", "index level 0", "level 0"})
@@ -262,7 +263,9 @@ def _columns_of_genes(where: str, columns: Sequence[str]) -> tuple[str, ...]:
         return found[0]
     one = next((folded[name] for name in _ONE_COLUMN if name in folded), None)
     if one is not None:
-        return (one,)
+        # gene and gene2, or Gene and Gene.1, which is what pandas calls a second column Gene
+        more = [name for name in columns if fold(name) in (f"{fold(one)} {end}" for end in ("1", "2", "3", "b", "c"))]
+        return (one, *more)
     has = f"it has {', '.join(columns[:12])}{' …' if len(columns) > 12 else ''}"
     if any(is_number(name) for name in columns):
         raise ScreenError(f"{where} has no line with the names of its columns ({has}); add one, e.g. genotype,fitness")

@@ -231,8 +231,8 @@ class _Collected:
         statistics: dict[str, dict[str, Floats]] = {}
         for name, columns in self.layout.replicates.items():
             if name in self.layout.phenotypes:
-                column[name], deviation = _mean([column[one] for one in columns])
-                statistics[name] = {"std": deviation}
+                column[name], error = _mean([column[one] for one in columns])
+                statistics[name] = {"sem": error}
         phenotypes = {name: column[name] for name in self.layout.phenotypes} or {"unmeasured": np.full(rows, np.nan)}
         for name, (phenotype, kind) in self.layout.statistics.items():
             statistics.setdefault(phenotype, {})[kind] = column[name]
@@ -256,13 +256,13 @@ class _Collected:
 
 
 def _mean(columns: Sequence[Floats]) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of the values that there are; NaN where there are too few."""
+    """Mean of the values that there are, and its standard error; NaN where there are too few."""
     values = np.stack(columns)
     known = ~np.isnan(values)
     n = known.sum(0)
     mean = np.where(n > 0, np.where(known, values, 0.0).sum(0) / np.maximum(n, 1), np.nan)
     squares = np.where(known, values - mean, 0.0) ** 2
-    return mean, np.where(n > 1, np.sqrt(squares.sum(0) / np.maximum(n - 1, 1)), np.nan)
+    return mean, np.where(n > 1, np.sqrt(squares.sum(0) / np.maximum((n - 1) * n, 1)), np.nan)
 
 
 def _written(block: pa.RecordBatch, layout: Layout) -> pa.Array:
