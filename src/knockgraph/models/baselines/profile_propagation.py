@@ -22,6 +22,7 @@ _WHERE = {False: "seen genes", True: "unseen genes"}
 _SHARES = (0.5, 0.0, 0.25, 0.75, 1.0)
 _FEWEST_PAIRS = 1000  # fewest pairs out of fold that a correction is learned from
 _ENOUGH_PAIRS = 150_000  # once there are as many, the remaining folds are not fitted
+_MANY_GENES = 1500  # with more, one fold must do: fitting takes long, and it has pairs enough
 _EFFECT = 11.5  # weight of a gene's effect relative to its profile, in units of the labels' spread
 
 
@@ -151,9 +152,10 @@ class ProfilePropagation(PairGP):
     def _fit_correction(self, genotypes: GenotypeRows, y: Floats, similarity: Tensor, unseen: bool) -> None:
         """Learn δ of pairs of seen genes, or of those with an unseen one, and keep it unless validation rejects it."""
         features, left, found = [], [], 0
+        enough = _ENOUGH_PAIRS if len(self.seen) <= _MANY_GENES else _FEWEST_PAIRS
         for held in held_out(genotypes, unseen):
             rest = held & (np.diff(genotypes.ptr) == 2)
-            if found >= _ENOUGH_PAIRS or not rest.any() or held.all():
+            if found >= enough or not rest.any() or held.all():
                 continue
             fold = WithoutFold(self, similarity)
             fold._fit(genotypes.take(np.flatnonzero(~held)), y[~held])
