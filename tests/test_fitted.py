@@ -75,6 +75,28 @@ def test_the_contract(fitted: kg.Fitted) -> None:
     assert states.shape == (360, 8)
 
 
+@pytest.mark.parametrize(("name", "zero"), [("epsilon", True), ("GI score", True), ("fitness", False)])
+def test_the_wild_type_of_an_interaction_score(name: str, zero: bool) -> None:
+    """Whatever the table calls it."""
+    genotypes = ["+".join(genes) or "WT" for genes in SCREEN.genotypes]
+    table = {"genotype": genotypes, name: SCREEN.phenotypes["gene_interaction"]}
+    found = kg.fit(GRAPH, table, model="additive", **FAST)
+    wild_type, single = found.predict([[], [A]]).iloc[:, 2:].to_numpy()
+    assert (wild_type == 0).all() == zero
+    assert single[0] != 0
+
+
+def test_many_candidates_are_not_waited_for_without_a_word(fitted: kg.Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("knockgraph.fitted._MANY", 5)
+    done: list[tuple[int, int]] = []
+    names = [A, B, C, "YAA005W"]
+    with pytest.warns(UserWarning, match="6 pairs are predicted on the CPU, which may take hours; give genes="):
+        expected = fitted.candidates(genes=names)
+    found = fitted.candidates(genes=names, progress=lambda *counts: done.append(counts))
+    pd.testing.assert_frame_equal(found, expected)
+    assert done[-1][0] <= done[-1][1] == 6
+
+
 def test_it_is_the_run_of_the_command_line(tmp_path: Path, command: Command) -> None:
     """The same config, the same weights: a run of either is read by the other."""
     SCREEN.save(tmp_path / "screen.parquet")
@@ -250,6 +272,7 @@ def test_splits() -> None:
     ("options", "text"),
     [
         ({"chanels": 3}, "there is no option 'chanels' .did you mean 'channels'"),
+        ({"modle": "dango"}, "there is no option 'modle' .did you mean 'model'"),
         ({"dropout": 0.1}, "may mean model.options.messages.dropout or model.options.readout.dropout"),
         ({"max_epochs": 3}, "'trainer.max_epochs' is the argument epochs=… of fit"),
         ({"resume": True}, "has no meaning in Python"),
@@ -286,6 +309,20 @@ def test_what_is_no_screen(tmp_path: Path) -> None:
         kg.fit(GRAPH, two, **FAST)
     with pytest.raises(kg.KnockgraphError, match="no such file"):
         kg.fit(GRAPH, tmp_path / "no.csv", **FAST)
+    with pytest.raises(kg.ScreenError, match=r"choose with --gene-columns .* \(in Python: .*TableOptions"):
+        kg.fit(GRAPH, {"x": [A], "y": [B], "score": [1.0]}, **FAST)
+
+
+def test_genotypes_in_a_file_and_with_marks(fitted: kg.Fitted, tmp_path: Path) -> None:
+    expected = fitted.predict([[A, B], [C]])
+    (tmp_path / "new.csv").write_text(f"gene_a,gene_b\n{A.lower()}Δ,{B}\n{C},\n")
+    SCREEN.take(np.array([0])).save(tmp_path / "screen.parquet")
+    for given in (tmp_path / "new.csv", str(tmp_path / "new.csv"), [f"{A}Δ+{B}::kanMX", [C]]):
+        pd.testing.assert_frame_equal(fitted.predict(given), expected)
+    assert len(fitted.predict(tmp_path / "screen.parquet")) == 1
+    assert repr(fitted.explain(f"{A}Δ+{B}")) == repr(fitted.explain([A, B]))
+    with pytest.raises(kg.KnockgraphError, match="there is no such file"):
+        fitted.predict("no.csv")
 
 
 def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,33 +21,30 @@ MEASURE = (
 import json, sys, time
 import torch
 before = set(sys.modules)
-start = time.perf_counter()
+start = time.process_time()  # the machine may be busy, the import may not be slow
 import knockgraph
 for name in knockgraph.__all__:
     if name not in LATER:
         getattr(knockgraph, name)
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 print(json.dumps({"seconds": seconds, "new": sorted({m.split(".")[0] for m in set(sys.modules) - before})}))
 """
 )
 
 
 @pytest.fixture(scope="module")
-def measured() -> list[dict]:
-    runs = [
-        subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True) for _ in range(3)
-    ]
-    return [json.loads(run.stdout) for run in runs]
+def measured() -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
 
 
-def test_import_pulls_in_nothing_heavy(measured: list[dict]) -> None:
-    assert "knockgraph" in measured[0]["new"]
-    assert set(measured[0]["new"]) & set(HEAVY) == set()
+def test_import_pulls_in_nothing_heavy(measured: dict[str, Any]) -> None:
+    assert "knockgraph" in measured["new"]
+    assert set(measured["new"]) & set(HEAVY) == set()
 
 
-def test_import_costs_less_than_half_a_second_on_top_of_torch(measured: list[dict]) -> None:
-    # The smallest of three: the machine may be busy, the import may not be slow.
-    assert min(run["seconds"] for run in measured) < 0.5
+def test_import_costs_less_than_half_a_second_on_top_of_torch(measured: dict[str, Any]) -> None:
+    assert measured["seconds"] < 0.5
 
 
 def test_every_public_name_is_there() -> None:

@@ -192,11 +192,11 @@ def _figures(
 
 
 def ceiling(data: TrainingData) -> tuple[float | None, list[float | None]]:
-    """The best Pearson that the labels' errors allow: the mean over the phenotypes where it is known, and each."""
+    """The best Pearson that the labels' errors allow: the mean over the phenotypes, if it is known of all, and each."""
     names = data.bound.phenotype_types
     each = [None if data.classes else baselines.reproducibility_ceiling(data.bound, phenotype=name) for name in names]
     known = [value for value in each if value is not None]
-    return sum(known) / len(known) if known else None, each
+    return sum(known) / len(known) if len(known) == len(each) else None, each
 
 
 def _points(names: Sequence[str], measured: Tensor, predicted: Tensor) -> dict[str, Any]:

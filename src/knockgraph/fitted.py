@@ -46,6 +46,7 @@ from knockgraph.predict import (
     foremost,
     records,
     rows_of,
+    table_at,
     without,
 )
 from knockgraph.report.explorer import EXPLAINED, PAIRS, PARTNERS, write_explorer
@@ -55,13 +56,15 @@ from knockgraph.sources.table_layout import TableOptions
 from knockgraph.sources.tables import read_genotypes, read_table
 from knockgraph.train.data import SCREEN, TrainingData, screen_of, selected
 from knockgraph.train.intervals import COVERAGE
-from knockgraph.train.keywords import config_of, default_epochs
+from knockgraph.train.keywords import config_of
 from knockgraph.train.predictor import Say
 from knockgraph.train.schema import Config, checked_values
 from knockgraph.words import listed
 
 PathLike = str | os.PathLike[str]
 _GENOTYPES = ("genotype", "perturbation", "condition", "guide_identity")
+_FILES = (".parquet", ".csv", ".tsv", ".txt", ".xlsx", ".xls", ".gz", ".xz", ".bz2", ".zip")
+_MANY = 1_000_000  # pairs that nobody should wait for without a word
 _FIRST = ("pearson", "spearman", "rmse_original", "auroc", "average_precision")
 Model = str | type[nn.Module] | nn.Module | Callable[[CellGraph], nn.Module]
 
@@ -89,7 +92,7 @@ def fit(
             anything with ``forward(view, batch)`` that gives ``[samples, outputs]``. ``hetero`` has the preset
             ``small`` for cells of fewer than 2,000 genes, else ``fast``; ``preset=…`` chooses another one.
         split: ``genotype``, ``unseen-genes``, ``random``, ``source``, ``k-fold``, or a :class:`Split` of the screen.
-        epochs: By default as many as make 1,500 steps, from 7 to 100.
+        epochs: By default as many as make 1,400 steps, from 7 to 100.
         seed: Same seed, same result.
         run_dir: Where the run is kept; a temporary folder by default, see :meth:`Fitted.save`.
         verbose: Whether to print what the command line prints, with a progress bar.
@@ -139,13 +142,13 @@ def _train(
     directory: Path,
     verbose: bool,
 ) -> Path:
+    if epochs is not None:
+        config.trainer.max_epochs = epochs
     config.run_dir = str(directory)
     config.data.cell, config.data.screen = str(directory / "cell.cellgraph"), str(directory / SCREEN)
     data = TrainingData.of(
         checked_values(config), selected(cell, config.data), table, split if isinstance(split, Split) else None
     )
-    trained = len(data.rows["train"])
-    config.trainer.max_epochs = default_epochs(trained, config.loader.batch_size) if epochs is None else epochs
     return run.train(checked_values(config), print if verbose else _silent, data=data)
 
 
@@ -212,7 +215,8 @@ class Fitted:
 
         Args:
             genotypes: Lists of gene names (``[]`` is the wild type, ``["YAL001C=0.3"]`` a gene that is turned down),
-                written genotypes (``"YAL001C+YBR002C"``), a table with genotypes, or a :class:`Screen`.
+                written genotypes (``"YAL001C+YBR002C"``), a table with genotypes or the path of one, or a
+                :class:`Screen`.
             coverage: Of the intervals, see :class:`~knockgraph.train.intervals.Intervals`.
             batch_size: Samples per batch; by default as many as fit the memory.
 
@@ -236,6 +240,7 @@ class Fitted:
         order: Order = "extreme",
         phenotype: str | None = None,
         coverage: float = COVERAGE,
+        progress: Progress | None = None,
     ) -> Any:
         """The pairs of genes with the most extreme predictions.
 
@@ -246,6 +251,7 @@ class Fitted:
             order: ``extreme`` (farthest from the prediction for the wild type), ``lowest`` or ``highest`` first.
             phenotype: The one to sort by, where there are several.
             coverage: Of the intervals.
+            progress: Told after each batch how many pairs are done, and how many there are at most.
 
         Returns:
             A dataframe as that of :meth:`predict`.
@@ -254,10 +260,15 @@ class Fitted:
         chosen = None if genes is None else self.graph.gene_index(list(genes)).tolist()
         genotypes, total = combinations(self.graph, chosen)
         predictor = self._with(coverage)
+        if progress is None and total > _MANY and predictor.task.device.type == "cpu":
+            self._note(
+                f"{total:,} pairs are predicted on the CPU, which may take hours; give genes=[…] to predict fewer, or "
+                "progress=print to see how far it is"
+            )
         if new:
             genotypes = without(genotypes, predictor.measured())
         column, centre = predictor.centre(phenotype)
-        found = foremost(predictor(genotypes, total), top, column, centre, order)
+        found = foremost(predictor(genotypes, total, progress=progress), top, column, centre, order)
         self._note_new(gene for genotype in found.genotypes for gene in genotype.genes)
         return self._frame([found], self._library)
 
@@ -459,7 +470,13 @@ def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print) -> 
         raise ScreenError(
             f"a {type(screen).__name__} is no screen; give a kg.Screen, a path, or a table of pandas, polars or Arrow"
         )
-    found, reading = read_table(screen if path is None else path, TableOptions(phenotypes))
+    try:
+        found, reading = read_table(screen if path is None else path, TableOptions(phenotypes))
+    except (ScreenError, FileFormatError) as error:
+        if " --" not in str(error):
+            raise
+        how = "in Python: knockgraph.sources.tables.read_table(…, TableOptions(…)) has these options and gives a screen"
+        raise type(error)(f"{error} ({how})") from error
     say(str(reading))
     return found
 
@@ -488,6 +505,8 @@ def _written(given: Any) -> Genotypes:
         return given.genotypes
     if _is_table(given):
         return read_genotypes(given).genotypes
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and given.lower().endswith(_FILES)):
+        return table_at(Path(os.fspath(given))).genotypes
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, Iterable):

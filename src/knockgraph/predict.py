@@ -279,7 +279,7 @@ def predict(
         check_writable(output)
     predictor = RunPredictor(directory, which, device, strategy, note, coverage, precision)
     graph, task = predictor.graph, predictor.task
-    table = None if screen is None else _known(_table(screen).genotypes, graph, unknown, note)
+    table = None if screen is None else _known(table_at(screen).genotypes, graph, unknown, note)
     genotypes, total, dosed = _genotypes(graph, genes, table, all_pairs, all_triples)
     if new:
         genotypes = without(genotypes, predictor.measured())
@@ -353,7 +353,7 @@ def foremost(batches: Batches, top: int, column: int, centre: float, order: Orde
         order: ``extreme``: farthest from the centre first; ``lowest`` or ``highest`` first. Of equal ones the earlier.
     """
     if top < 1:
-        raise KnockgraphError(f"--top {top}: ask for at least one")
+        raise KnockgraphError(f"top is {top}; ask for at least one")
     if order not in ORDERS:
         raise KnockgraphError(f"there is no order {order!r}; use {', '.join(ORDERS)}")
     best: Predicted | None = None
@@ -574,7 +574,7 @@ def _known(genotypes: Genotypes, graph: CellGraph, unknown: str, note: Say) -> G
     return genotypes.take(np.flatnonzero(~lost))
 
 
-def _table(path: Path) -> Screen:
+def table_at(path: Path) -> Screen:
     """A screen file, or any table with a ``genotype`` column."""
     from knockgraph.errors import FileFormatError
     from knockgraph.sources.tables import read_genotypes
@@ -587,13 +587,13 @@ def _table(path: Path) -> Screen:
                 raise
     try:
         return read_genotypes(path)
-    except ScreenError as error:
+    except (ScreenError, FileFormatError) as error:
         if " --" not in str(error):
             raise
         how = (
             "that is an option of 'knockgraph screen import table': import the table with it, and predict the new file"
         )
-        raise ScreenError(f"{error} ({how})") from error
+        raise type(error)(f"{error} ({how})") from error
 
 
 def _stream(output: Path, graph: CellGraph, columns: Sequence[str], batches: Batches) -> int:

@@ -54,14 +54,15 @@ def _finish(config: Config, data: TrainingData, task: Task, directory: Path, sec
     result = evaluate_part(config, data, best, "test", directory, say, intervals)
     if intervals is not None:
         intervals.save(directory)
+    remark = best.model.remark()
+    if remark is not None:
+        say(f"note: {remark}")
     result["training_seconds"] = seconds
     result["parameters"] = sum(p.numel() for p in task.parameters() if p.requires_grad)
     result["parameters_by_part"] = parameter_counts(task.model)
     result["warnings"] = task.warnings
     if isinstance(task.model, FittedModel):
         result["chosen"] = task.model.baseline.chosen()
-    for text in task.warnings:
-        say(f"warning: {text}")
     write_json(directory / "result.json", result)
     write_report(directory, config, result)
     say(f"report {directory / 'report.html'}")

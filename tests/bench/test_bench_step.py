@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from training_runs import run
 from typer.testing import CliRunner
 
 import knockgraph as kg
@@ -84,23 +85,9 @@ def test_an_unknown_variant_is_named() -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "knockgraph",
-        "bench",
-        "step",
-        "--only",
-        "dango",
-        "--only",
-        "hetero",
-        "--ddp",
-    ]
-    command += ["--channels", "16", "--layers", "1", "--repeats", "1", "--batch-size", "4"]
-    command += ["--json", str(tmp_path / "step.json"), "--html", str(tmp_path / "step.html")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    words = ["--channels", "16", "--layers", "1", "--repeats", "1", "--batch-size", "4"]
+    words += ["--json", str(tmp_path / "step.json"), "--html", str(tmp_path / "step.html")]
+    done = run("bench", "step", "--only", "dango", "--only", "hetero", "--ddp", *words)
     assert "ceilings:" in done.stdout
     report = json.loads((tmp_path / "step.json").read_text())
     assert [r["name"] for r in report["results"]] == ["dango", "dango, DDP", "hetero", "hetero, DDP"]

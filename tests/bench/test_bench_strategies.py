@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from strategy_cases import CASES
+from training_runs import run
 
 import knockgraph as kg
 from knockgraph.bench.strategies import FULL_SCREEN, VARIANTS, bench_sizes, bench_strategies
@@ -106,10 +104,7 @@ def test_command_line(tmp_path: Path) -> None:
     arguments = ["bench", "strategies", "--only", "node-mask", "--only", "lazy-mask", "--repeats", "1"]
     arguments += ["--batch-size", "4", "--channels", "4"]
     arguments += ["--json", "out.json", "--html", "out.html", "--plot", "out.svg"]
-    command = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import main; main()", *arguments]
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = run(*arguments, cwd=tmp_path)
     written = json.loads((tmp_path / "out.json").read_text())
     assert [r["name"] for r in written["results"]] == ["node-mask", "lazy-mask"]
     assert written["conditions"]["batch"] == 5
@@ -124,10 +119,7 @@ def test_command_line(tmp_path: Path) -> None:
 
 
 def test_command_line_errors(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import main; main()"]
-    arguments = [*command, "bench", "strategies", "--only", "nodemask", "--repeats", "1"]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode != 0
+    done = run("bench", "strategies", "--only", "nodemask", "--repeats", "1", cwd=tmp_path, code=1)
     assert "no strategy 'nodemask'" in done.stderr
     assert "Traceback" not in done.stderr
 

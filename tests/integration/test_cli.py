@@ -1,8 +1,6 @@
-"""The real command line, in a subprocess, as a person would use it."""
+"""The real command line, in a process of its own, as a person would use it (a fresh one: the commands of the docs)."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,20 +8,10 @@ from typing import Any
 
 import pytest
 import typer
+from training_runs import run
 from typer.testing import CliRunner
 
 from knockgraph.cli import app, main
-
-KNOCKGRAPH = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import main; main()"]
-
-
-def run(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    done = subprocess.run(
-        [*KNOCKGRAPH, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser, Tab
 from trace_cases import header, training, write
-from training_runs import LEAST, Started
+from training_runs import LEAST, run
 
 import knockgraph as kg
 
@@ -82,16 +84,28 @@ OPEN = "document.querySelectorAll('details > summary').forEach(s => s.click())"
 SHOWN = "[...document.querySelectorAll('details pre')].every(p => p.getBoundingClientRect().height > 10)"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder in which the commands of a case have written their pages."""
+
+    @cache
+    def folder_of(case: str) -> Path:
+        folder = tmp_path_factory.mktemp(case)
+        write(folder / "a.json", training(3), header())
+        write(folder / "b.json", training(2, 2), header())
+        kg.demo_cell().save(folder / "demo.cellgraph")
+        for command in CASES[case][0]:
+            run(*command, cwd=folder)
+        return folder
+
+    return folder_of
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_pages(browser: Browser, tmp_path: Path, case: str) -> None:
-    write(tmp_path / "a.json", training(3), header())
-    write(tmp_path / "b.json", training(2, 2), header())
-    kg.demo_cell().save(tmp_path / "demo.cellgraph")
-    commands, pages = CASES[case]
-    for command in commands:
-        Started(*command, cwd=tmp_path).wait()
+def test_pages(browser: Browser, made: Callable[[str], Path], case: str) -> None:
+    pages = CASES[case][1]
     for page, width, scheme in itertools.product(pages, WIDTHS, SCHEMES):
-        tab = Tab(browser, tmp_path / page, width, scheme)
+        tab = Tab(browser, made(case) / page, width, scheme)
         _look(tab, pages[page], width, scheme)
         assert tab.complaints() == []
         assert [url[:60] for url in tab.requests() if not url.startswith("data:")] == []
@@ -128,9 +142,8 @@ def _look(tab: Tab, pictures: int, width: int, scheme: str) -> None:
     assert width < 600 or opened["cut"] == [], "a table or picture is cut at the width of a laptop"
 
 
-def test_the_pictures_of_a_run_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
-    Started("train", "run_dir=run", *LEAST, cwd=tmp_path).wait()
-    tab = Tab(browser, tmp_path / "run" / "report.html", 390, "light")
+def test_the_pictures_of_a_run_fit_a_phone(browser: Browser, made: Callable[[str], Path]) -> None:
+    tab = Tab(browser, made("training") / "run" / "report.html", 390, "light")
     assert tab.evaluate("[...document.querySelectorAll('figure')].map(f => f.scrollWidth <= f.clientWidth)") == [
         True,
         True,
@@ -142,10 +155,8 @@ def test_the_pictures_of_a_run_fit_a_phone(browser: Browser, tmp_path: Path) -> 
     tab.close()
 
 
-def test_the_parts_of_an_explanation_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
-    Started("train", "run_dir=run", *SMALL, cwd=tmp_path).wait()
-    Started("explain", "run", *GENES, "-o", "why.html", cwd=tmp_path).wait()
-    tab = Tab(browser, tmp_path / "why.html", 390, "light")
+def test_the_parts_of_an_explanation_fit_a_phone(browser: Browser, made: Callable[[str], Path]) -> None:
+    tab = Tab(browser, made("explanation") / "why.html", 390, "light")
     assert tab.evaluate(LOOK)["cut"] == []
     tab.close()
 

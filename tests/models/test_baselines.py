@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from numpy.random import default_rng
@@ -18,6 +19,7 @@ from knockgraph.errors import GeneListMismatchError, LabelError
 from knockgraph.models import baselines
 from knockgraph.models.baselines import BaselineError, reproducibility_ceiling, ridge
 from knockgraph.models.baselines.ridge import Indicators, solve_ridge
+from knockgraph.sources.tables import read_table
 
 GENES = [f"G{number:02d}" for number in range(12)]
 
@@ -283,6 +285,19 @@ def test_ceiling_without_replicates() -> None:
     assert reproducibility_ceiling(unseen([])) is None
     nan = Screen([["G01"], ["G02"]], {"f": [1.0, 2.0]}, {"f": {"std": [np.nan, np.nan]}}).bind(cell())
     assert reproducibility_ceiling(nan) is None
+
+
+def test_ceiling_of_means_of_replicates() -> None:
+    """Columns of replicates become a mean, whose error is smaller than theirs."""
+    random = default_rng(1)
+    names = [f"Y{i:02d}" for i in range(60)]
+    genotypes = list(itertools.combinations(names, 2))
+    truth = random.normal(0.0, 1.0, len(genotypes))
+    table = {"gene_a": [a for a, _ in genotypes], "gene_b": [b for _, b in genotypes]}
+    table |= {f"f rep {k}": truth + random.normal(0.0, 0.8, len(truth)) for k in (1, 2, 3)}
+    screen, _ = read_table(pa.table(table))
+    reached = pearsonr(truth, screen.phenotypes["f"]).statistic
+    assert reproducibility_ceiling(screen.bind(cell(names))) == pytest.approx(reached, abs=0.02)
 
 
 def test_ceiling_errors() -> None:

@@ -33,11 +33,12 @@ def model_on(kernels: str, **options: Any) -> models.CellModel:
         {},
         {"messages.aggregation": "attention"},
         {"messages.aggregation": "sum", "messages.norm": False},
+        {"messages.aggregation": "sum", "channels": 32},
         {"messages.conv": "sage", "messages.aggregation": "mean"},
         {"messages.conv": "gcn", "messages.aggregation": "mean"},
         {"messages.conv": "gatv2", "messages.aggregation": "sum"},
     ],
-    ids=["pairwise", "attention", "sum", "sage", "gcn", "GATv2"],
+    ids=["pairwise", "attention", "sum", "pooling", "sage", "gcn", "GATv2"],
 )
 def test_values_and_gradients(options: dict[str, Any]) -> None:
     """Both layers, the first of them only where rows differ, with how many that are known to the kernels alone."""

@@ -393,6 +393,10 @@ def test_how_long_the_local_predictor_is_alone(options: dict[str, Any], epochs: 
         model.begin(epoch, epochs)
         found.append(not model.perturbs)
     assert found == [True] * alone + [False] * (4 - alone)
+    first = model.readout.local_first > 0 and model.readout.local and model.readout.combine == "sum"
+    assert (model.remark() is not None) == first
+    torch.nn.init.ones_(model.global_predictor[-1].bias)
+    assert model.remark() is None
 
 
 def test_an_impossible_share() -> None:

@@ -184,7 +184,7 @@ def test_crowded_relations_on_a_gpu(reduce, relative):
     assert (y[:, ~keep] == 0).all()
     assert (x.grad[~keep] == 0).all()
 
-    graph = torch.cuda.CUDAGraph()  # the two streams are recorded, too
+    graph = torch.cuda.CUDAGraph()  # recorded, it is the same
     with torch.cuda.graph(graph):
         again = ops.spmm(operator, x, scale_in=keep, scale_out=keep, reduce=reduce)
         (found,) = torch.autograd.grad(again, x, grad)

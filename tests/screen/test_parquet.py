@@ -173,6 +173,12 @@ def test_a_file_that_is_not_parquet(path):
     refused(path, "is not a readable screen .*truncated, damaged or of another format")
 
 
+def test_a_table_in_the_place_of_a_screen(path):
+    table = path.with_name("my.csv")
+    table.write_text("gene,fitness\nYAL001C,0.5\n")
+    refused(table, "which is a Parquet file; .*: knockgraph screen import table --from .*my.csv -o my.parquet")
+
+
 def test_an_empty_file(path):
     path.write_bytes(b"")
     refused(path, "is not a readable screen")

@@ -56,6 +56,8 @@ EXPECTED = [(("YAL001C", "YBR002W"), -0.31), (("YCL003W",), 0.5)]
         'Query ORF;Array ORF;score\n"YAL001C";"YBR002W";"-0,31"\n"YCL003W";"-";"0,5"\n',
         "query\tarray\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tWT\t0.5\n",
         "query_orf1\tquery_orf2\tarray_orf\tscore\nYBR002W\t\tYAL001C\t-0.31\n\t\tYCL003W\t0.5\n",
+        "Gene,Gene.1,score\nYAL001C,YBR002W,-0.31\nYCL003W,,0.5\n",
+        "gene\tgene2\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tNA\t0.5\n",
         "g1\tg2\tscore\nYAL001C\tYBR002W\t-0.31\nYCL003W\tYCL003W\t0.5\n",
         "perturbation,score\nYAL001C+YBR002W,-0.31\nYCL003W+ctrl,0.5\n",
         "# a screen\n% of mine\ngenotype,score\n# half of it\nYAL001C+YBR002W,-0.31\nYCL003W,0.5\n",
@@ -336,6 +338,54 @@ def test_what_is_no_table() -> None:
         read_table(pa.table({"genotype": pa.array([], pa.string()), "x": pa.array([], pa.float64())}))
 
 
+def test_systematic_names_are_taken_where_both_are_given(tmp_path: Path) -> None:
+    """Many genes have no other name."""
+    screen, _ = read(tmp_path, "Gene,ORF,fitness\nTFC3,YAL001C,0.8\n,YAL004W,0.7\n")
+    assert list(screen.genotypes) == [("YAL001C",), ("YAL004W",)]
+
+
+REPLICATES = "Query,Array,Size,Fitness rep 1,Fitness rep 2,fitness_rep3\nA,B,3,0.5,0.7,\nA,C,4,n.d.,,\nB,C,5,1,2,3\n"
+
+
+def test_replicates_are_one_phenotype(tmp_path: Path) -> None:
+    screen, reading = read(tmp_path, REPLICATES)
+    assert list(screen.phenotypes) == ["Size", "Fitness"]
+    np.testing.assert_allclose(screen.phenotypes["Fitness"], [0.6, np.nan, 2.0])
+    expected = [np.std([0.5, 0.7], ddof=1) / 2**0.5, np.nan, 1 / 3**0.5]
+    np.testing.assert_allclose(screen.statistics["Fitness"]["sem"], expected)
+    assert "  phenotypes: Size, Fitness (the mean of Fitness rep 1, Fitness rep 2 and fitness_rep3)" in str(reading)
+    assert reading.as_dict()["replicates"] == {"Fitness": ["Fitness rep 1", "Fitness rep 2", "fitness_rep3"]}
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "expected"),
+    [
+        ("Fitness rep 1,Fitness rep 2", {"phenotypes": ["fitness"]}, {"Fitness": [0.6, 2.0]}),
+        ("Fitness rep 1,Fitness rep 2", {"phenotypes": ["Fitness rep 2"]}, {"Fitness rep 2": [0.7, 3.0]}),
+        (
+            "Fitness rep 1,Fitness rep 2",
+            {"phenotypes": ["Fitness rep 2,Fitness"]},
+            {"Fitness rep 2": [0.7, 3.0], "Fitness": [0.6, 2.0]},
+        ),
+        ("Fitness,Fitness rep 1", {}, {"Fitness": [0.5, 1.0], "Fitness rep 1": [0.7, 3.0]}),
+        ("repression 1,repression 2", {}, {"repression 1": [0.5, 1.0], "repression 2": [0.7, 3.0]}),
+        ("x rep 1,y rep 1", {}, {"x rep 1": [0.5, 1.0], "y rep 1": [0.7, 3.0]}),
+        ("Replicate A size,Replicate B size", {}, {"size": [0.6, 2.0]}),
+    ],
+)
+def test_what_is_a_replicate(
+    tmp_path: Path, header: str, options: dict[str, object], expected: dict[str, list[float]]
+) -> None:
+    screen, _ = read(tmp_path, f"genotype,{header}\nA+B,0.5,0.7\nA,1,3\n", **options)
+    assert {name: values.tolist() for name, values in screen.phenotypes.items()} == expected
+
+
+def test_a_replicate_with_a_statistic_of_its_own(tmp_path: Path) -> None:
+    screen, _ = read(tmp_path, "genotype,f rep 1,f rep 1 sd,f rep 2,f rep 2 sd\nA+B,0.5,0.1,0.7,0.2\n")
+    assert list(screen.phenotypes) == ["f rep 1", "f rep 2"]
+    assert screen.statistics["f rep 2"]["std"].tolist() == [0.2]
+
+
 def workbook(path: Path, **sheets: list[list[object]]) -> Path:
     """A minimal workbook, as the format's standard describes it."""
     from xml.sax.saxutils import escape
@@ -390,6 +440,9 @@ def test_excel(tmp_path: Path) -> None:
     screen, reading = read_table(workbook(tmp_path / "a.xlsx", Scores=rows, Empty=[]))
     assert pairs(screen) == EXPECTED
     assert reading.form == "sheet 'Scores' of an Excel workbook"
+    notes = workbook(tmp_path / "n.xlsx", Notes=[["Read me"], ["not plate 9"]], Scores=rows)
+    assert pairs(read_table(notes)[0]) == EXPECTED
+    assert read_table(notes)[1].form.endswith("workbook, the only one of 2 with columns of genes")
     both = workbook(tmp_path / "b.xlsx", one=rows, two=rows)
     with pytest.raises(FileFormatError, match=r"b\.xlsx has several sheets; choose with --sheet: one or two"):
         read_table(both)

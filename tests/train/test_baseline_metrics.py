@@ -1,8 +1,7 @@
 """Baselines alone, through the same code as the evaluation of a model."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,15 @@ from knockgraph.models.baselines.boosting import Boosting, MissingPackageError
 from knockgraph.train.config import compose
 
 
-def test_the_command(tmp_path: Path) -> None:
-    call = [sys.executable, "-W", "ignore", "-c", "from knockgraph.cli import main; main()", "baselines"]
-    words = ["data.experiments=1500", "--only", "low-rank", "--only", "boosting", "--json", "b.json"]
-    done = subprocess.run([*call, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "boosting  pearson" in done.stdout
+def test_the_command(command: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
+    words = ["data.experiments=1500", "--only", "low-rank", "--only", "boosting", "--json", tmp_path / "b.json"]
+    assert "boosting  pearson" in command("baselines", *words)[0]
     found = json.loads((tmp_path / "b.json").read_text())
     assert list(found["metrics"]) == ["low-rank", "boosting"]
     assert found["experiments"] == {"train": 1200, "val": 150, "test": 150}
     assert found["split"]["kind"] == "genotype"
-    done = subprocess.run([*call, "--only", "magic"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1
-    assert "there is no baseline 'magic'; use one of mean, additive" in done.stderr
+    _, err = command("baselines", "--only", "magic", code=1)
+    assert "there is no baseline 'magic'; use one of mean, additive" in err
 
 
 def test_a_missing_package_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

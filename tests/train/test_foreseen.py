@@ -16,6 +16,7 @@ import torch
 from training_runs import LEAST, environment
 
 from knockgraph.strategies.lazy_mask import MaskBuilder
+from knockgraph.train import checkpoints
 
 Command = Callable[..., tuple[str, str]]
 WORKERS = [
@@ -34,13 +35,56 @@ def sentence(err: str) -> str:
     return err
 
 
-@pytest.mark.parametrize("key", ["channels", "layers"])
-def test_an_edited_config(tmp_path: Path, finished: Path, command: Command, key: str) -> None:
-    directory = shutil.copytree(finished, tmp_path / "run")
+def edited(finished: Path, directory: Path, *edits: tuple[str, str]) -> Path:
+    shutil.copytree(finished, directory)
     text = (directory / "config.yaml").read_text()
-    there = {"channels": "channels: 8", "layers": "layers: 2"}[key]
-    assert there in text
-    (directory / "config.yaml").write_text(text.replace(there, f"{key}: 5"))
+    for there, instead in edits:
+        assert there in text
+        text = text.replace(there, instead)
+    (directory / "config.yaml").write_text(text)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "said"),
+    [
+        ("batch_size: 16", "batch_size: 64", "loader.batch_size is 64 there and was 16"),
+        ("name: mse", "name: log-cosh", "loss.name is 'log-cosh' there and was 'mse'"),
+        ("mlp_layers: 2", "mlp_layers: 5", "model.options.messages.mlp_layers is 5 there and was 2"),
+        ("residual: false", "residual: true", "model.options.messages.residual is True there and was False"),
+        ("channels: 8", "channels: 8\n    no_such: 1", "model.options.no_such is 1 there and was not set"),
+    ],
+)
+def test_an_edited_config(
+    tmp_path: Path, finished: Path, command: Command, there: str, instead: str, said: str
+) -> None:
+    """Some of these fit the checkpoint, and were trained on and predicted with without a word."""
+    directory = edited(finished, tmp_path / "run", (there, instead))
+    for words in (["train", f"run_dir={directory}", "resume=true", "trainer.max_epochs=3"], ["evaluate", directory]):
+        _, err = command(*map(str, words), code=1)
+        assert f"{directory}/config.yaml is no longer what the run was trained with ({said}); restore it" in sentence(
+            err
+        )
+
+
+def test_an_edit_that_could_be_an_override(tmp_path: Path, finished: Path, command: Command) -> None:
+    edits = [
+        ("max_epochs: 2", "max_epochs: 3"),
+        ("progress_bar: false", "progress_bar: true"),
+        ("cell: demo", "cell: x"),
+    ]
+    directory = edited(finished, tmp_path / "run", *edits)
+    command("train", f"run_dir={directory}", "resume=true", "trainer.progress_bar=false")
+    assert checkpoints.load(directory / "checkpoints" / checkpoints.LAST)["epoch"] == 3
+
+
+def test_an_edited_config_of_an_earlier_version(tmp_path: Path, finished: Path, command: Command) -> None:
+    """Its checkpoints do not say what they were trained with."""
+    directory = edited(finished, tmp_path / "run", ("channels: 8", "channels: 5"))
+    for path in (directory / "checkpoints").glob("*.ckpt"):
+        state = checkpoints.load(path)
+        del state["knockgraph"]["config"]
+        checkpoints.save(path, state)
     _, err = command("train", f"run_dir={directory}", "resume=true", "trainer.max_epochs=3", code=1)
     assert "the checkpoint does not fit the model of config.yaml, which has been changed" in sentence(err)
 

@@ -23,6 +23,7 @@ HOOKS = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_
 # Four steps an epoch, three epochs. AdamW's rate is so large that the plateau and the early stop come.
 COMMON = ["trainer.max_epochs=3", "model.options.messages.dropout=0.2", "model=hetero-small"]
 COMMON += ["model.options.channels=4", "model.options.messages.layers=1"]
+EVERY_STEP = ["trainer.checkpoint_every_n_steps=1"]
 CONFIGS = {
     "cosine": ["trainer.checkpoint_every_n_steps=4"],
     "plateau": [
@@ -89,7 +90,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
         if name not in made:
             with pytest.MonkeyPatch.context() as patch:
                 hooks = Hooks(patch)
-                made[name] = (run(folder / name, *CONFIGS[name]), hooks.called)
+                made[name] = (run(folder / name, *CONFIGS.get(name, EVERY_STEP)), hooks.called)
         return made[name]
 
     return get
@@ -142,19 +143,16 @@ def test_killed_again_and_again(seed: int, whole: Whole, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("at", ["the last batch", "a batch", "the end of the validation"])
-def test_a_checkpoint_of_an_earlier_version(at: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_version(at: str, whole: Whole, tmp_path: Path) -> None:
     """They were saved where Lightning's counters are half way, and did not say where."""
     hook, n = {"the last batch": ("validation_step", 2), "a batch": ("on_train_batch_start", 16)}.get(
         at, ("on_validation_end", 3)
     )
-    options = [*COMMON, "trainer.checkpoint_every_n_steps=1"]
+    expected, hooks = whole("every step")
     with pytest.MonkeyPatch.context() as patch:
-        hooks = Hooks(patch)
-        run(tmp_path / "whole", *options)
-    with pytest.MonkeyPatch.context() as patch:
-        Hooks(patch, [k for k, called in enumerate(hooks.called, 1) if called == hook][n])
+        Hooks(patch, [k for k, called in enumerate(hooks, 1) if called == hook][n])
         with pytest.raises(KilledError, match=hook):
-            run(tmp_path / "run", *options)
+            run(tmp_path / "run", *EVERY_STEP)
     last = tmp_path / "run" / "checkpoints" / checkpoints.LAST
     state = checkpoints.load(last)
     about = state["callbacks"]["Checkpoints"]
@@ -168,7 +166,7 @@ def test_a_checkpoint_of_an_earlier_version(at: str, tmp_path: Path) -> None:
         loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
     checkpoints.save(last, state)
     run(tmp_path / "run", "resume=true")
-    found = differences(tmp_path / "whole", tmp_path / "run")  # of the rows only those of the validation stand twice
+    found = differences(expected, tmp_path / "run")  # of the rows only those of the validation stand twice
     assert not [place for place in found if "metrics.csv" not in place and "/rows" not in place]
 
 

@@ -19,7 +19,7 @@ from training_runs import QUIET, close, config, weights
 
 import knockgraph as kg
 from knockgraph.errors import ConfigError, KnockgraphError, LabelError, ModelError, SplitError
-from knockgraph.evaluate import evaluate
+from knockgraph.evaluate import ceiling, evaluate
 from knockgraph.models import baselines
 from knockgraph.predict import predict
 from knockgraph.run import train
@@ -285,6 +285,17 @@ def test_a_ceiling_is_of_the_labels_that_there_are() -> None:
     assert found != baselines.reproducibility_ceiling(both, phenotype="a")
 
 
+def test_a_ceiling_that_is_known_of_one_phenotype_is_not_that_of_their_mean(tmp_path: Path) -> None:
+    demo = kg.demo_screen(300)
+    without = kg.Screen(demo.genotypes, demo.phenotypes, {"fitness": demo.statistics["fitness"]})
+    without.save(tmp_path / "one.parquet")
+    words = [BOTH, "data.cell=demo", "data.experiments=null"]
+    for screen, known in ((tmp_path / "one.parquet", False), ("demo", True)):
+        mean, each = ceiling(TrainingData.from_config(config(*words, f"data.screen={screen}")))
+        assert [mean is not None, each[1] is not None] == [known, known]
+        assert each[0] is not None
+
+
 def test_spellings_of_the_key() -> None:
     for read in (compose, compose_plain):
         assert read([]).data.phenotypes == ["gene_interaction"]
@@ -309,7 +320,7 @@ def test_outputs_follow_from_the_phenotypes(holes: Path, tmp_path: Path) -> None
     with pytest.raises(ModelError, match=r"gives 1 output for 2 phenotypes; give its class the argument outputs"):
         train(config(*words, f"model={__name__}:OneOutput"), say=SILENT)
     cfg = config("data.zero_below=2", "data.phenotypes=[a,b]")
-    with pytest.raises(ConfigError, match=r"'data\.zero_below': of several phenotypes it concerns those with"):
+    with pytest.raises(ConfigError, match=r"'data\.zero_below': of several phenotypes it concerns those that are"):
         make_task(cfg, kg.demo_cell(), kg.LabelTransform("none", torch.zeros(2), torch.ones(2)))
 
 

@@ -1,9 +1,10 @@
-"""The config without Hydra is the config with it."""
+"""The config without Hydra is the config with it, for every member of every group."""
 
 from pathlib import Path
 
 import pytest
 
+from knockgraph import losses, models, strategies
 from knockgraph.errors import ConfigError
 from knockgraph.train import config as config_module
 from knockgraph.train.config import compose, dump, load
@@ -14,13 +15,21 @@ MEMBERS = [
     f"{group}={member}"
     for group in ("data", "loss", "model", "preset", "strategy", "trainer")
     for member in choices(group)
-    if (group, member) not in (("data", "files"), ("data", "interactions"), ("loss", "bce"))
+    if (group, member) not in (("data", "files"), ("data", "interactions"))
 ]
+KNOWN = {"model": models, "strategy": strategies, "loss": losses}
 
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_every_member_of_every_group(member: str) -> None:
-    assert compose_plain([member]) == compose([member])
+    words = [member, *(["task=classification"] if member == "loss=bce" else [])]
+    config = compose(words)
+    assert compose_plain(words) == config
+    group, _, name = member.partition("=")
+    if group in KNOWN:
+        chosen = getattr(config, group).name
+        assert chosen in KNOWN[group].available()
+        assert chosen == name or name in ("hetero-small", "hetero-fast", "hetero-pairs")
 
 
 @pytest.mark.parametrize(
@@ -40,6 +49,8 @@ def test_every_member_of_every_group(member: str) -> None:
         ["data=files", "data.cell=my.cellgraph", "data.screen=my.parquet", "data.phenotype=fitness"],
         ["data=interactions", "data.cell=my.cellgraph", "data.screen=my.parquet"],
         ["data=interactions", "data.cell=my.cellgraph", "data.screen=my.parquet", "model=hetero-pairs"],
+        ["data=kuzmin2018", "task=regression", "loss=log-cosh"],
+        ["preset=edge-masks", "data=demo"],
         ["task=classification", "loss=bce", "data.threshold=-0.08", "run_dir=runs/a", "optimizer.betas=[0.9,0.99]"],
         ["strategy.name=lazy-mask", "model.name=torch.nn:Identity", "loss.name=composite", "preset=reference"],
         ["logging.wandb=off", "trainer.progress_bar=false", "trainer.compile=true", "seed=3"],

@@ -680,7 +680,7 @@ def test_all_pairs_of_the_graph(finished: Path, command: Command, tmp_path: Path
     assert total == math.comb(360, 2)
     assert next(iter(genotypes)) == ((0, 1), None)
     for words in (["--all-pairs", "--top", "0"], ["--top", "0", "--all-pairs"]):
-        assert "--top 0: ask for at least one" in command("predict", str(finished), *words, code=1)[1]
+        assert "top is 0; ask for at least one" in command("predict", str(finished), *words, code=1)[1]
     assert "too many to print" in command("predict", str(finished), "--all-triples", code=1)[1]
     _, err = command("predict", str(finished), "--all-triples", "--json", str(tmp_path / "o.json"), code=1)
     assert "7,711,320 predictions are too many for --json" in err

@@ -3,10 +3,12 @@
 import os
 import pty
 import re
-import subprocess
+import sys
+from functools import partial
 from pathlib import Path
+from select import select
 
-from training_runs import KNOCKGRAPH, LEAST, config
+from training_runs import LEAST, Started, config, forget
 
 from knockgraph.run import train
 
@@ -34,24 +36,24 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in said if line.startswith("epoch ")] == ["epoch 2/3", "epoch 3/3"]
 
 
+def errors_to(terminal: str) -> None:
+    os.dup2(os.open(terminal, os.O_WRONLY | os.O_NOCTTY), 2)
+    sys.stderr = os.fdopen(2, "w", closefd=False)  # the one before takes its place for a file
+    forget()
+
+
 def test_one_bar_on_a_terminal(tmp_path: Path) -> None:
     shown, terminal = pty.openpty()
     words = ["train", *SHORT, "trainer.max_epochs=4", f"run_dir={tmp_path / 'run'}", "trainer.progress_bar=true"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
-    with subprocess.Popen(
-        [*KNOCKGRAPH, *words], stdout=subprocess.PIPE, stderr=terminal, stdin=subprocess.DEVNULL, env=environment
-    ) as run:
-        os.close(terminal)
-        text = b""
-        while True:
-            try:
-                text += os.read(shown, 1 << 16)
-            except OSError:  # the program has closed its side
-                break
-        out = run.communicate()[0].decode()
+    variables = {"TERM": "xterm", "COLUMNS": "160"}
+    run = Started(*words, variables=variables, before=partial(errors_to, os.ttyname(terminal)))
+    text = b""
+    while run.process.is_alive() or select([shown], [], [], 0)[0]:
+        if select([shown], [], [], 0.1)[0]:
+            text += os.read(shown, 1 << 16)
+    os.close(terminal)
     os.close(shown)
-    assert run.returncode == 0
-    assert "epoch " not in out
+    assert "epoch " not in run.wait().stdout
     bar = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.decode())
     assert "epoch 1/4" in bar
     assert re.search(r"epoch 4/4 .*loss [\d.e+-]+, validation pearson [\d.e+-]+ mse", bar)

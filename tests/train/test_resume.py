@@ -75,20 +75,21 @@ class StoppedError(Exception):
     """The end of a run, at any place in it."""
 
 
+CACHED = ["model=hetero-small", "model.options.channels=4", "model.options.messages.layers=2", "trainer.max_epochs=3"]
+CACHED += ["model.options.readout.wild_type=cached-epoch", "trainer.checkpoint_every_n_steps=1"]
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return in_process(config(f"run_dir={tmp_path_factory.mktemp('cached')}/whole", *CACHED), say=lambda _: None)
+
+
 @pytest.mark.parametrize("stop", [(0, 3), (1, 0), (1, 2), (2, 3)])
 def test_a_cached_wild_type_goes_on_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: tuple[int, int]
+    cached: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: tuple[int, int]
 ) -> None:
     """In the middle of an epoch the wild type is the one of its start, although the weights have changed since."""
-    options = [
-        "model=hetero-small",
-        "model.options.channels=4",
-        "model.options.messages.layers=2",
-        "trainer.max_epochs=3",
-    ]
-    options += ["model.options.readout.wild_type=cached-epoch", "trainer.checkpoint_every_n_steps=1"]
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    in_process(config(f"run_dir={whole}", *options), say=lambda _: None)
+    stopped = tmp_path / "stopped"
 
     def end(task: Task, batch: object, batch_idx: int) -> None:
         if (task.current_epoch, batch_idx) == stop:
@@ -97,11 +98,11 @@ def test_a_cached_wild_type_goes_on_as_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(Task, "on_train_batch_start", end)
         with pytest.raises(StoppedError):
-            in_process(config(f"run_dir={stopped}", *options), say=lambda _: None)
+            in_process(config(f"run_dir={stopped}", *CACHED), say=lambda _: None)
     assert saved_step(stopped) == 4 * stop[0] + stop[1]
     in_process(config(f"run_dir={stopped}", "resume=true"), say=lambda _: None)
-    assert any("z_wild_type" in name for name in weights(whole))
-    assert same(weights(whole), weights(stopped))
+    assert any("z_wild_type" in name for name in weights(cached))
+    assert same(weights(cached), weights(stopped))
 
 
 def test_a_damaged_last_checkpoint_costs_only_the_work_since_the_previous(uninterrupted: Path, tmp_path: Path) -> None:

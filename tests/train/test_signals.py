@@ -35,6 +35,15 @@ def raised(at: str, number: int, call: int, monkeypatch: pytest.MonkeyPatch, tim
     monkeypatch.setattr(Task, at, heard)
 
 
+OPTIONS_OF_ONE = ["trainer.max_epochs=3", "trainer.checkpoint_every_n_steps=100"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("signals") / "whole"
+    return train(config(f"run_dir={directory}", *OPTIONS_OF_ONE), say=lambda _: None)
+
+
 # Four steps an epoch; the first validation step is the sanity check's.
 @pytest.mark.parametrize(
     ("number", "at", "call", "step"),
@@ -46,21 +55,19 @@ def raised(at: str, number: int, call: int, monkeypatch: pytest.MonkeyPatch, tim
     ],
 )
 def test_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: str, call: int, step: int
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, at: str, call: int, step: int
 ) -> None:
-    options = ["trainer.max_epochs=3", "trainer.checkpoint_every_n_steps=100"]
-    train(config(f"run_dir={tmp_path}/whole", *options), say=lambda _: None)
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
         raised(at, number, call, patch)
         with pytest.raises(InterruptedRun, match=f"continue with: knockgraph train run_dir={tmp_path}/run") as stopped:
-            train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
+            train(config(f"run_dir={tmp_path}/run", *OPTIONS_OF_ONE), say=lambda _: None)
     assert stopped.value.by == number
     assert stopped.value.code == CODES[number]
     assert saved_step(tmp_path / "run") == step
     assert signal.getsignal(number) is before
     train(config(f"run_dir={tmp_path}/run", "resume=true"), say=lambda _: None)
-    found = differences(tmp_path / "whole", tmp_path / "run")
+    found = differences(whole, tmp_path / "run")
     assert not [place for place in found if "previous" not in place]  # a run that is saved once more has another one
 
 

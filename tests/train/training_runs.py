@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -116,21 +116,37 @@ def _main(
     multiprocessing.set_start_method("fork", force=True)
     from lightning.pytorch.utilities import rank_zero_only
 
-    from knockgraph.cli import main
-
     rank_zero_only.rank = int(variables.get("RANK", 0))  # Lightning reads the variable when it is imported
     sys.argv = ["knockgraph", *arguments]
-    if before is not None:
-        before()
     try:
+        if before is not None:
+            before()
+        from knockgraph.cli import main
+
         main()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
 
 
+def forget() -> None:
+    """What a fresh process would import of knockgraph is imported again: nothing is there because others asked for it.
+
+    Only other packages stay loaded, which is where the time goes.
+    """
+    for name in [name for name in sys.modules if name.partition(".")[0] == "knockgraph"]:
+        del sys.modules[name]
+
+
+def execute(code: str) -> NoReturn:
+    """A program instead of the command line."""
+    forget()
+    exec(compile(code, "program", "exec"), {"__name__": "__main__"})
+    sys.exit()
+
+
 def run(
-    *arguments: str, code: int = 0, cwd: Path | None = None, before: Callable[[], Any] | None = None
+    *arguments: str, code: int | None = 0, cwd: Path | None = None, before: Callable[[], Any] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return Started(*arguments, cwd=cwd, before=before).wait(code)
 

@@ -30,7 +30,7 @@ from knockgraph.train.config import compose, dump
 from knockgraph.train.data import TrainingData, load_graph, of_screen
 from knockgraph.train.run import load_task, make_task
 from knockgraph.train.schema import Config
-from knockgraph.train.trainer import make_trainer, quiet
+from knockgraph.train.trainer import make_trainer, quiet, set_epochs
 from knockgraph.words import listed
 
 WARM = 10  # steps in which kernels are compiled and recorded; they do not count for the time per step
@@ -320,6 +320,7 @@ def _trained(
 def _run(config: Config, data: TrainingData, clock: Clock) -> tuple[dict[str, Any], Tensor]:
     directory = Path(config.run_dir or "")
     clock.progress("making the model")
+    set_epochs(config, len(data.rows["train"]))
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
     directory.mkdir(parents=True, exist_ok=True)

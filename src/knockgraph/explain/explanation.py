@@ -154,13 +154,16 @@ class Explanation:
             signed_bars(self._bars("gene", "relation"), self._axis(), "by gene and relation"), "Parts by gene"
         )
         near = {key: v for key, v in self._bars("neighbour").items() if key}
-        nearest = figure(signed_bars(near, self._axis(), "by neighbour"), "Parts by neighbour") if near else ""
-        nearest += self._numbers("neighbour")
+        if near:
+            nearest = figure(signed_bars(near, self._axis(), "by neighbour"), "Parts by neighbour")
+            nearest += self._numbers("neighbour")
+        else:
+            nearest = "<p>No edge has a part: what the deletion changes in the graph does not matter to this model.</p>"
         behind = numbers("all parts", self.as_dict()["parts"])
         meaning = [[name, what] for name, what in _WHAT.items() if any(part.relation == name for part in self.rows)]
         sections = [
             ("How the parts add up", f"<p>{escape(self.in_words())}</p>{bars}{self._numbers('gene', 'relation')}"),
-            ("Neighbours", nearest if near else "<p>No edge has a part.</p>"),
+            ("Neighbours", nearest),
             ("All parts", table(["relation", "gene", "neighbour", "part"], self._texts(200)) + behind),
         ]
         if meaning:
@@ -183,8 +186,8 @@ class Explanation:
         shown = [self.in_words(), "gene\trelation\tpart"]
         sums = self.sums("gene", "relation").items()
         shown += [f"{self._both(gene) or '–'}\t{relation}\t{v:+.6g}" for (gene, relation), v in sums]
-        shown += ["neighbour\trelation\tgene\tpart"]
         edges = [part for part in self.rows if part.neighbour]
+        shown += ["neighbour\trelation\tgene\tpart"] if edges else []
         shown += [
             f"{self._both(part.neighbour)}\t{part.relation}\t{part.gene}\t{part.value:+.6g}" for part in edges[:most]
         ]

@@ -18,6 +18,7 @@ _SUGGEST_FOR = 20  # close matches cost milliseconds each; thousands of wrong na
 
 WILD_TYPE = "WT"
 """The written genotype of the wild type."""
+_MARKS = re.compile(r"[Δ∆]?(.+?)(?:[-_]?[Δ∆]\d*)?(?:::.*)?")
 _RESERVED = re.compile(r"[+,|;=\x00-\x1f\x7f]")
 
 
@@ -43,11 +44,24 @@ def unfit(name: object) -> str | None:
     return None
 
 
+def unmarked(name: str) -> str:
+    """A gene without the mark of its deletion.
+
+    >>> [unmarked(name) for name in ("rad52Δ", "rad52-Δ", "rad52Δ0::kanMX", "RAD52::URA3", "ΔrecA", "rad52")]
+    ['rad52', 'rad52', 'rad52', 'RAD52', 'recA', 'rad52']
+    """
+    if not any(sign in name for sign in ("Δ", "∆", "::")):
+        return name
+    found = _MARKS.fullmatch(name)
+    return found[1].strip() if found else name
+
+
 class GeneNames:
     r"""The ordered gene list of a cell and all names of its genes.
 
     A name resolves by the first rule that matches: systematic name, standard name, alias, then the same three
-    ignoring case. A name that matches two genes by that rule is ambiguous; it is reported, never guessed.
+    ignoring case, then all of them without the mark of a deletion (``tfc3Δ``). A name that matches two genes by that
+    rule is ambiguous; it is reported, never guessed.
 
     Args:
         names: Systematic names, unique; their order is the order of the rows of every gene tensor.
@@ -55,8 +69,8 @@ class GeneNames:
             or ``alias -> systematic``.
 
     >>> genes = GeneNames(["YAL001C", "YBR002C"], {"YAL001C": ["TFC3", "FUN24"]})
-    >>> genes.index(["tfc3", "YBR002C"]).tolist()
-    [0, 1]
+    >>> genes.index(["tfc3", "YBR002C", "tfc3Δ::kanMX"]).tolist()
+    [0, 1, 0]
     """
 
     def __init__(
@@ -129,7 +143,8 @@ class GeneNames:
             found = level.get(name.strip() if rank < 3 else folded)
             if found:
                 return tuple(sorted(found))
-        return ()
+        plain = unmarked(name)
+        return () if plain == name else self.find(plain)
 
     def standard(self, gene: int) -> str:
         """The standard name of a row; the systematic one where there is no other.

@@ -26,6 +26,7 @@ th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align:
 th:first-child, td:first-child { text-align: left; padding-left: 0; position: sticky; left: 0;
                                  background: var(--paper) }
 th { white-space: normal; vertical-align: bottom }
+th.words, td.words { text-align: left }
 td.long { white-space: normal; min-width: 16rem }
 figure { margin: .5rem 0; background: var(--card); border-radius: 8px; padding: .6rem; overflow-x: auto }
 figure svg { width: 100%; max-width: 60rem; height: auto; display: block; fill: currentColor }
@@ -51,21 +52,29 @@ _LONG = 48  # characters: a longer cell may take several lines
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], marked: int | None = None) -> str:
-    """An HTML table; the first column is text, indented by leading spaces, the others are numbers or short text.
+    """An HTML table; the first column is text, indented by leading spaces, the others are words, which are aligned at
+    their left, or numbers.
 
     Args:
         headings: Of the columns.
         rows: Their texts.
         marked: A row that stands out.
     """
-    head = "".join(f"<th>{escape(h)}</th>" for h in headings)
+    words = [_is_words([row[at] for row in rows if at < len(row)]) for at in range(len(headings))]
+    head = "".join(f"<th{' class=words' * left}>{escape(h)}</th>" for h, left in zip(headings, words, strict=True))
     start = ['<tr class="marked">' if k == marked else "<tr>" for k in range(len(rows))]
-    body = "".join(tr + "".join(map(_cell, row)) + "</tr>" for tr, row in zip(start, rows, strict=True))
+    body = "".join(tr + "".join(map(_cell, row, words)) + "</tr>" for tr, row in zip(start, rows, strict=True))
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _cell(text: str) -> str:
-    start = "<td>" if len(text) <= _LONG else '<td class="long">'
+def _is_words(cells: Sequence[str]) -> bool:
+    filled = [cell.strip() for cell in cells if cell.strip() not in ("", "–")]
+    return bool(filled) and all(cell[0].isalpha() for cell in filled)
+
+
+def _cell(text: str, words: bool) -> str:
+    kinds = [kind for kind, so in (("long", len(text) > _LONG), ("words", words)) if so]
+    start = f'<td class="{" ".join(kinds)}">' if kinds else "<td>"
     shown = re.sub(r"(?<=\w)\+(?=\w)", "+<wbr>", escape(text.lstrip()))  # a genotype breaks between its genes
     return f"{start}{'&nbsp;' * (len(text) - len(text.lstrip()))}{shown}</td>"
 

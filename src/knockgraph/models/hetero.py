@@ -101,7 +101,7 @@ class HeteroCellModel(CellModel):
         )
         degrees = cast(HeteroLayer, self.layers[0]).conv.degrees
         self.hops = None if degrees is None else messages.layers + degrees
-        self.pool = AttentionPooling(channels)
+        self.pool = AttentionPooling(channels, kernels)
         sizes = [graph.num_genes]
         self.metabolic: MetabolicState | None = None
         if metabolism.enabled:
@@ -115,6 +115,7 @@ class HeteroCellModel(CellModel):
                 metabolism.rounds,
                 attention,
                 isozyme_cap=metabolism.isozyme_cap,
+                backend=kernels,
             )
             sizes.append(graph.metabolism.num_reactions)
         # A bias would cancel in the difference.
@@ -239,17 +240,36 @@ class HeteroCellModel(CellModel):
         """See :class:`CellModel`: for the first of them, a share of ``readout.local_first``, only the local predictor
         and what it sees are trained. The others' parameters have no gradient then.
         """
-        able = self.readout.local and self.readout.combine == "sum"
+        able = self._local_first
         soon = epoch + 1 <= self.readout.local_first * epochs < math.inf
         # A run that goes on for longer than was planned does not give up what it has learned.
-        begun = any(bool(parameter.any()) for parameter in self.global_predictor[-1].parameters())
-        whole = not (able and soon) or begun
+        whole = not (able and soon) or self._begun
         if whole == self.perturbs:
             return  # also what somebody has frozen stays as it is
         self.perturbs = whole
         for part in (self.pool, self.metabolic, self.joint, self.global_predictor):
             if part is not None:
                 part.requires_grad_(whole)
+
+    @property
+    def _local_first(self) -> bool:
+        """Whether the local predictor can be trained alone."""
+        return bool(self.readout.local) and self.readout.combine == "sum"
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the global predictor, which starts at 0, has been trained."""
+        return any(bool(parameter.any()) for parameter in self.global_predictor[-1].parameters())
+
+    def remark(self) -> str | None:
+        """See :class:`CellModel`."""
+        if not self._local_first or self.readout.local_first == 0 or self._begun:
+            return None
+        return (
+            f"this state is from the first {self.readout.local_first:.0%} of the epochs, in which only the local "
+            "predictor is trained: it knows which genes are deleted, not what that changes in the graph "
+            "(model.options.readout.local_first=0 trains all parts from the start)"
+        )
 
     def set_known(self, genes: Tensor) -> None:
         """See :class:`CellModel`."""

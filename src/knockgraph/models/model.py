@@ -86,6 +86,10 @@ class CellModel(nn.Module, ABC):
             epochs: How many there will be.
         """
 
+    def remark(self) -> str | None:
+        """What one should know about these weights, in one sentence; ``None``: nothing."""
+        return None
+
     def prepare(
         self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
     ) -> None:

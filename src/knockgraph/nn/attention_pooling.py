@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from knockgraph.ops import at_least_float32
+from knockgraph.ops import at_least_float32, attention_pool
 
 
 class AttentionPooling(nn.Module):
@@ -19,13 +19,15 @@ class AttentionPooling(nn.Module):
 
     Args:
         channels: Channels of x.
+        backend: See :func:`~knockgraph.ops.attention_pool`.
 
     Shapes:
         x ``[rows, batch, channels]``, keep ``[rows, batch]`` -> ``[batch, channels]``.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, backend: str = "auto") -> None:
         super().__init__()
+        self.backend = backend
         hidden = max(channels // 2, 1)
         self.gate = nn.Sequential(nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, 1))
 
@@ -38,14 +40,7 @@ class AttentionPooling(nn.Module):
     def forward(self, x: Tensor, keep: Tensor) -> Tensor:
         if keep.is_floating_point():
             return self._partly(x, keep)
-        x = torch.where(keep.unsqueeze(-1), x, x.new_zeros(()))
-        logits = at_least_float32(self.gate(x).squeeze(-1))
-        # Not -inf: a sample without any row would become NaN.
-        logits = logits.masked_fill(~keep, torch.finfo(logits.dtype).min)
-        # Reducing the last axis exposes more parallelism where there are few samples.
-        weight = torch.where(keep.t(), logits.t().softmax(1), logits.new_zeros(()))
-        with torch.autocast(x.device.type, enabled=False):
-            return torch.bmm(weight.unsqueeze(1), at_least_float32(x).transpose(0, 1)).squeeze(1)
+        return attention_pool(x, keep, tuple(self.gate.parameters()), self.backend)
 
     def _partly(self, x: Tensor, keep: Tensor) -> Tensor:
         """The formula above with any m, differentiable in it."""

@@ -29,6 +29,7 @@ class MetabolicState(nn.Module):
         rounds: Number of rounds.
         heads: Heads of the attention in the rounds; 0 is without, see :class:`~knockgraph.nn.ReactionMetaboliteConv`.
         isozyme_cap: With doses, see :meth:`Metabolism.activity <knockgraph.graph.Metabolism.activity>`.
+        backend: Of the pooling: ``auto``, ``triton`` or ``torch``.
 
     Shapes:
         x ``[num_genes, batch, channels]`` -> ``[batch, channels]``.
@@ -44,6 +45,7 @@ class MetabolicState(nn.Module):
         rounds: int = 2,
         heads: int = 0,
         isozyme_cap: float | None = 1.0,
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         self.from_genes = GeneToReaction(metabolism, num_genes, isozyme_cap)
@@ -54,7 +56,7 @@ class MetabolicState(nn.Module):
         self.rounds = nn.ModuleList(
             ReactionMetaboliteConv(metabolism, channels, heads=heads, isozyme_cap=isozyme_cap) for _ in range(rounds)
         )
-        self.pool = AttentionPooling(channels)
+        self.pool = AttentionPooling(channels, backend)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -1,6 +1,7 @@
 """Sparse products on the shared graph and the kernels behind them; each has a slow reference in ``ops.reference``."""
 
 from knockgraph.ops.attention import attend
+from knockgraph.ops.attention_pool import attention_pool
 from knockgraph.ops.backends.choice import BACKENDS, fused
 from knockgraph.ops.distinct_rows import DistinctRows, touched_rows
 from knockgraph.ops.dosed import dosed_logits
@@ -27,6 +28,7 @@ __all__ = [
     "accumulator",
     "at_least_float32",
     "attend",
+    "attention_pool",
     "autocast_input",
     "dosed_logits",
     "fused",

@@ -56,7 +56,7 @@ def _split_sum_grad(*arguments: Any) -> Tensor:
         _scale_into(scaled, grad, scale_out, backend)
     # As high as the matrices are wide: the fast kernels want whole rows.
     padded = grad.new_empty(matrices[0].shape[1], *grad.shape[1:])
-    out = padded[: ptr.shape[0] - 1]
+    out: Tensor = padded[: ptr.shape[0] - 1]
     padded[out.shape[0] :].zero_()
     _sparse_into(out, CsrTable(ptr, index, None, order), scaled, None, backend)
     for matrix, start in zip(matrices, first, strict=True):

@@ -33,7 +33,7 @@ from knockgraph.train.run import make_task
 from knockgraph.train.saving import Checkpoints
 from knockgraph.train.schema import Config
 from knockgraph.train.task import Task, all_ranks
-from knockgraph.train.trainer import Throughput, is_main_process, make_trainer, quiet
+from knockgraph.train.trainer import Throughput, is_main_process, make_trainer, quiet, set_epochs
 
 Say = Callable[[str], None]
 
@@ -231,6 +231,7 @@ class Workbench:
     def trace(self, window: Window, directory: Path) -> dict[str, Any]:
         """Record a trace per rank, and run the same steps without it."""
         config = self.config
+        set_epochs(config, self.samples)
         window.check(config, self.samples)
         first, last = window.wait + window.warmup, window.steps - 1
         check_window(window.active, first)

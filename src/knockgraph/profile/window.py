@@ -45,6 +45,7 @@ class Window:
         t = config.trainer
         per_epoch = steps_per_epoch(config, samples)
         limits = []
+        assert t.max_epochs is not None  # set_epochs
         if t.max_epochs != -1:
             devices = t.devices * t.num_nodes
             limits.append(

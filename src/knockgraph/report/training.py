@@ -253,7 +253,7 @@ def _fairness(result: dict[str, Any]) -> str:
         return ""
     return (
         "<p class=dim>RMSE, smaller is better; ahead is who has the smaller error beyond chance (a paired 95 % "
-        "interval each, so that one in twenty would leave 0 by chance).</p>"
+        "interval for each row, so about one row in twenty has a winner by chance alone).</p>"
     )
 
 
@@ -282,8 +282,14 @@ def _by_gene(config: Config, result: dict[str, Any]) -> str:
         )
     rows = found["rows"]
     ends = rows if len(rows) <= 2 * _GENES else [*rows[:_GENES], *rows[-_GENES:]]
+    correlated = any(_known(r["pearson"]) for r in ends)  # not over the labels of several phenotypes
     body = [
-        [_both(r["gene"], r["standard"]), f"{r['labels']:,}", _cell(r["pearson"]), *_errors(config, result, r)]
+        [
+            _both(r["gene"], r["standard"]),
+            f"{r['labels']:,}",
+            *([_cell(r["pearson"])] if correlated else []),
+            *_errors(config, result, r),
+        ]
         for r in ends
     ]
     order = f"where {own} gains most over {rival} first" if rival else "the smallest error first"
@@ -292,7 +298,7 @@ def _by_gene(config: Config, result: dict[str, Any]) -> str:
         [
             "gene",
             "labels",
-            f"Pearson {own}",
+            *([f"Pearson {own}"] if correlated else []),
             *(f"RMSE {h}" if h != "ahead" else h for h in _error_headings(config, result)),
         ],
         body,

@@ -223,7 +223,10 @@ def _chosen(wanted: Sequence[str], known: Collection[str]) -> list[str]:
     for name in wanted:
         found = [name] if name in known else [other for other in known if fnmatchcase(other, name)]
         if not found:
-            raise ScreenError(f"the screen has no phenotype {name!r}; it has {listed(list(known), most=20)}")
+            raise ScreenError(
+                f"the screen has no phenotype {name!r}; it has {listed(list(known), most=20)}; choose one of these "
+                "(data.phenotype=NAME)"
+            )
         chosen.update(dict.fromkeys(found))
     if not chosen:
         raise ScreenError(f"no phenotype was chosen; the screen has {listed(list(known), most=20)}")

@@ -77,6 +77,11 @@ def read(path: str | os.PathLike[str]) -> Screen:
         raise
     except (pa.ArrowException, OSError, UnicodeError) as error:
         detail = str(error).splitlines()[0]
+        if not str(source).endswith(".parquet"):
+            raise FileFormatError(
+                f"{source} is not a readable screen, which is a Parquet file; if it is a table, make a screen of it: "
+                f"knockgraph screen import table --from {source} -o {Path(source).stem}.parquet"
+            ) from error
         raise FileFormatError(
             f"{source} is not a readable screen ({detail}): it is truncated, damaged or of another format; "
             "import it again"

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from knockgraph.errors import FileFormatError
 from knockgraph.sources.delimited import members
+from knockgraph.sources.table_layout import names_genes
 from knockgraph.words import listed
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ def is_workbook(file: Path) -> bool:
 
 
 def read_workbook(file: Path, sheet: str | None) -> tuple[str, dict[str, pa.Array]]:
-    """The name of the sheet and its columns.
+    """Which sheet it is, in words, and its columns.
 
     Args:
         file: The workbook.
-        sheet: Which sheet; by default the only one that holds anything.
+        sheet: Which sheet; by default the only one that holds anything, or the only one with columns of genes.
 
     Numbers stay numbers in columns that hold nothing else; other columns are texts. A date is refused: most likely it
     was a gene name, such as OCT1, before the spreadsheet saw it.
@@ -52,23 +53,23 @@ def read_workbook(file: Path, sheet: str | None) -> tuple[str, dict[str, pa.Arra
         filled = {name: rows for name in book.sheet_names if (rows := book.get_sheet_by_name(name).to_python())}
     except (CalamineError, OSError, ValueError) as error:
         raise FileFormatError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
-    if sheet is None and len(filled) == 1:
-        sheet = next(iter(filled))
+    why = ""
+    if sheet is None:
+        tables = [name for name, rows in filled.items() if len(filled) == 1 or names_genes(_below_title(rows)[0])]
+        if len(tables) == 1:
+            sheet = tables[0]
+            why = f", the only one of {len(filled)} with columns of genes" if len(filled) > 1 else ""
     if sheet is None or sheet not in filled:
         what = f"has no sheet {sheet!r}" if sheet is not None else "has several sheets"
         what = what if filled else "holds nothing"
         raise FileFormatError(f"{file} {what}; choose with --sheet: {listed(list(filled), 'or', 10) or 'none'}")
-    return sheet, _columns(file, filled[sheet])
+    return f"sheet {sheet!r} of an Excel workbook{why}", _columns(file, filled[sheet])
 
 
 def _columns(file: Path, rows: list[list[Any]]) -> dict[str, pa.Array]:
     import pyarrow as pa
 
-    rows = [row for row in rows if any(cell != "" for cell in row)]
-    while len(rows) > 1 and (str(rows[0][0]).startswith(("#", "%")) or _is_title(rows[0], rows[1])):
-        rows = rows[1:]
-    header, *body = rows or [[]]
-    names = [_text(cell).strip() or f"column {at + 1}" for at, cell in enumerate(header)]
+    names, body = _below_title(rows)
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise FileFormatError(f"{file} has more than one column {', '.join(map(repr, repeated))}; rename or remove one")
@@ -86,6 +87,15 @@ def _columns(file: Path, rows: list[list[Any]]) -> dict[str, pa.Array]:
         else:
             columns[name] = pa.array([_text(cell) for cell in cells], pa.string())
     return columns
+
+
+def _below_title(rows: list[list[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """The names of the columns, and the rows under them."""
+    rows = [row for row in rows if any(cell != "" for cell in row)]
+    while len(rows) > 1 and (str(rows[0][0]).startswith(("#", "%")) or _is_title(rows[0], rows[1])):
+        rows = rows[1:]
+    header, *body = rows or [[]]
+    return [_text(cell).strip() or f"column {at + 1}" for at, cell in enumerate(header)], body
 
 
 def _is_title(first: list[Any], second: list[Any]) -> bool:

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from knockgraph.errors import ScreenError
+from knockgraph.graph.genes import unmarked
 from knockgraph.sources.table_blocks import ArrowBlocks, TableBlocks
 from knockgraph.sources.table_layout import Sample, TableOptions, decimal_sign, is_missing, is_number
-from knockgraph.sources.written_genotypes import unmarked
 from knockgraph.words import counted
 
 GENES = ("gene of the row", "gene of the column")

@@ -66,8 +66,8 @@ def blocks_of(source: Any, options: TableOptions) -> TableBlocks:
     if file.name.endswith(".parquet"):
         return ParquetBlocks(file)
     if is_workbook(file):
-        sheet, columns = read_workbook(file, options.sheet)
-        return ArrowBlocks(str(file), pa.table(columns), f"sheet {sheet!r} of an Excel workbook")
+        form, columns = read_workbook(file, options.sheet)
+        return ArrowBlocks(str(file), pa.table(columns), form)
     return TextBlocks(file, options.delimiter)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from knockgraph.errors import ScreenError
@@ -36,8 +36,9 @@ _FAMILIES = (
 )
 _ONE_COLUMN = (
     *("genotype", "genotypes", "perturbation", "perturbations", "perturbed genes", "deleted genes", "deleted gene"),
-    *("deletions", "deletion", "mutant", "mutants", "knockouts", "knockout", "knock out", "ko", "genes", "gene"),
-    *("orfs", "orf", "gene names", "gene name", "gene symbol", "gene id", "systematic name", "condition", "strain"),
+    *("deletions", "deletion", "mutant", "mutants", "knockouts", "knockout", "knock out", "ko", "genes"),
+    *("orfs", "orf", "systematic name", "gene", "gene names", "gene name", "gene symbol", "gene id"),
+    *("condition", "strain"),
 )
 _SOURCES = ("source", "study")
 _NUMBERING = frozenset({"index", "id", "row", "nr", "no", "unnamed 0", "index level 0", "level 0"})
@@ -47,6 +48,11 @@ _STATISTICS = {
     "p_value": ("p", "pval", "p val", "pvalue", "p value"),
     "q_value": ("q", "qval", "q val", "qvalue", "q value", "fdr", "padj", "p adj"),
 }
+_REPLICATE = re.compile(
+    r"(?P<before>.+?)[\W_]+(?:(?:bio|tech)\w*?[\W_]*)?rep(?:l|lica|licate)?[\W_]*(?:\d+|[A-E])\W*"
+    r"|rep(?:l|lica|licate)?[\W_]*(?:\d+|[A-E])[\W_]+(?P<after>.+)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Layout:
         genes: One column of genotypes, or one column per gene.
         phenotypes: Columns of labels.
         statistics: Column → its phenotype and the name of the statistic.
+        replicates: Phenotype that no column has → the columns of which it is the mean.
         source: The column that says where an experiment comes from.
         aside: Column → why it is not used.
         join: One of :data:`JOINS`.
@@ -96,11 +103,12 @@ class Layout:
     aside: Mapping[str, str]
     join: str
     decimal: Decimal
+    replicates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """All columns of numbers."""
-        return (*self.phenotypes, *self.statistics)
+        return tuple(dict.fromkeys([*_columns_of(self.phenotypes, self.replicates), *self.statistics]))
 
 
 def understand(
@@ -118,7 +126,8 @@ def understand(
     """
     genes = _chosen(where, "--gene-columns", options.genes, columns) or _columns_of_genes(where, columns)
     join = _join(where, [cell for name in genes for cell in sample[name]], options.join)
-    wanted = _chosen(where, "--phenotype", options.phenotypes, columns)
+    means = replicates([name for name in columns if name not in genes])
+    wanted = _chosen(where, "--phenotype", options.phenotypes, [*columns, *means])
     twice = sorted(set(wanted) & set(genes))
     if twice:
         raise ScreenError(f"{where}: column {twice[0]!r} cannot hold genes and a phenotype; choose another one")
@@ -126,20 +135,21 @@ def understand(
         return Layout(genes, (), {}, None, {}, join, options.decimal or "point")
     source = next((c for word in _SOURCES for c in columns if fold(c) == word and c not in (*genes, *wanted)), None)
     others = [c for c in columns if c not in genes and c != source]
-    decimal = options.decimal or decimal_sign(where, {name: sample[name] for name in wanted or others})
+    read = _columns_of(wanted, means)
+    decimal = options.decimal or decimal_sign(where, {name: sample[name] for name in read or others})
     kinds = {name: _kind(sample[name], decimal) for name in others}
     if wanted:
-        statistics = _statistics(wanted, [c for c in others if c not in wanted and kinds[c] in ("number", "empty")])
-        aside = {c: "not chosen" for c in others if c not in wanted and c not in statistics}
-        for name in wanted:
+        statistics = _statistics(wanted, [c for c in others if c not in read and kinds[c] in ("number", "empty")])
+        aside = {c: "not chosen" for c in others if c not in read and c not in statistics}
+        for name in read:
             if kinds[name] in ("mixed", "text"):
                 row = _odd(sample[name], decimal)
                 raise not_numeric(place(row), name, sample[name][row], "correct it or choose another column")
-        return Layout(genes, wanted, statistics, source, aside, join, decimal)
+        return Layout(genes, wanted, statistics, source, aside, join, decimal, means)
     empty = {name for name, kind in kinds.items() if kind == "empty"}
     if "number" in kinds.values():
         kinds = {name: kind for name, kind in kinds.items() if name not in empty}
-    phenotypes, statistics, aside = _by_kind(place, kinds, sample, decimal)
+    phenotypes, statistics, aside = _by_kind(place, kinds, sample, decimal, means)
     rows = len(sample[genes[0]])
     aside |= {name: f"empty in the first {rows:,} rows" for name in columns if name in empty and name not in kinds}
     if not phenotypes:
@@ -149,7 +159,35 @@ def understand(
             f"{where} has no phenotype, which is a column of numbers, e.g. 'fitness'{f' ({shown})' if shown else ''}; "
             "add one, or choose it with --phenotype COLUMN"
         )
-    return Layout(genes, phenotypes, statistics, source, aside, join, decimal)
+    return Layout(genes, phenotypes, statistics, source, aside, join, decimal, means)
+
+
+def replicates(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Columns that measure the same several times, by what they measure; not where another column is called so, and
+    not where one has a statistic of its own.
+
+    >>> replicates(["Fitness rep 1", "fitness_rep2", "Fitness (replicate 3)", "rep1.size", "plate", "rep2.size"])
+    {'Fitness': ('Fitness rep 1', 'fitness_rep2', 'Fitness (replicate 3)'), 'size': ('rep1.size', 'rep2.size')}
+    """
+    found: dict[str, list[str]] = {}
+    for name in columns:
+        mark = _REPLICATE.fullmatch(name)
+        if mark is not None:
+            found.setdefault(fold(mark["before"] or mark["after"]), []).append(name)
+    taken = {fold(name) for name in columns}
+    names = {}
+    for words, members in found.items():
+        own = any(name.startswith(f"{fold(member)} ") for name in taken for member in members)
+        if len(members) > 1 and words not in taken and not own:
+            mark = _REPLICATE.fullmatch(members[0])
+            assert mark is not None
+            names[mark["before"] or mark["after"]] = tuple(members)
+    return names
+
+
+def _columns_of(phenotypes: Sequence[str], means: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The columns that hold some phenotypes."""
+    return tuple(column for name in phenotypes for column in means.get(name, (name,)))
 
 
 def fold(name: str) -> str:
@@ -225,7 +263,9 @@ def _columns_of_genes(where: str, columns: Sequence[str]) -> tuple[str, ...]:
         return found[0]
     one = next((folded[name] for name in _ONE_COLUMN if name in folded), None)
     if one is not None:
-        return (one,)
+        # gene and gene2, or Gene and Gene.1, which is what pandas calls a second column Gene
+        more = [name for name in columns if fold(name) in (f"{fold(one)} {end}" for end in ("1", "2", "3", "b", "c"))]
+        return (one, *more)
     has = f"it has {', '.join(columns[:12])}{' …' if len(columns) > 12 else ''}"
     if any(is_number(name) for name in columns):
         raise ScreenError(f"{where} has no line with the names of its columns ({has}); add one, e.g. genotype,fitness")
@@ -279,7 +319,7 @@ def _find(name: str, columns: Sequence[str]) -> str | None:
 
 
 def _by_kind(
-    place: Place, kinds: Mapping[str, str], sample: Sample, decimal: Decimal
+    place: Place, kinds: Mapping[str, str], sample: Sample, decimal: Decimal, means: Mapping[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, str]], dict[str, str]]:
     """Phenotypes, statistics and the columns set aside, where the user did not choose."""
     aside: dict[str, str] = {}
@@ -297,6 +337,8 @@ def _by_kind(
             raise not_numeric(place(row), name, sample[name][row], fix)
         else:
             numbers.append(name)
+    mean_of = {column: name for name, columns in means.items() if set(columns) <= set(numbers) for column in columns}
+    numbers = list(dict.fromkeys(mean_of.get(name, name) for name in numbers))
     bare = [name for name in numbers if _statistic_word(fold(name))]
     phenotypes = [name for name in numbers if name not in bare] or numbers
     statistics = _statistics(phenotypes, numbers)

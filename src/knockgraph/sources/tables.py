@@ -96,6 +96,7 @@ class TableReading(FileReport):
             "join": self.layout.join,
             "phenotypes": list(self.layout.phenotypes),
             "statistics": {name: list(what) for name, what in self.layout.statistics.items()},
+            "replicates": {n: list(c) for n, c in self.layout.replicates.items() if n in self.layout.phenotypes},
             "source": self.layout.source,
             "set_aside": dict(self.layout.aside),
             "genotypes": {str(size): n for size, n in self.sizes.items()},
@@ -109,7 +110,10 @@ class TableReading(FileReport):
         assert self.layout is not None
         own = [(kind, column) for column, (p, kind) in self.layout.statistics.items() if p == name]
         said = [kind if column == f"{name}.{kind}" else f"{kind} from {column}" for kind, column in own]
-        return f"{name} (with {listed(said)})" if said else name
+        replicates = self.layout.replicates.get(name)
+        about = [f"the mean of {listed(replicates, most=6)}"] if replicates else []
+        about += [f"with {listed(said)}"] if said else []
+        return f"{name} ({', '.join(about)})" if about else name
 
 
 def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen, TableReading]:
@@ -224,8 +228,12 @@ class _Collected:
             )
         written: Any = (tuple(self._sources), np.concatenate(self._source_codes)) if self._source_codes else source
         column = {name: np.concatenate(self._values.pop(name)) for name in self.layout.numbers}  # frees its blocks
-        phenotypes = {name: column[name] for name in self.layout.phenotypes} or {"unmeasured": np.full(rows, np.nan)}
         statistics: dict[str, dict[str, Floats]] = {}
+        for name, columns in self.layout.replicates.items():
+            if name in self.layout.phenotypes:
+                column[name], error = _mean([column[one] for one in columns])
+                statistics[name] = {"sem": error}
+        phenotypes = {name: column[name] for name in self.layout.phenotypes} or {"unmeasured": np.full(rows, np.nan)}
         for name, (phenotype, kind) in self.layout.statistics.items():
             statistics.setdefault(phenotype, {})[kind] = column[name]
         try:
@@ -245,6 +253,16 @@ class _Collected:
         if self._repeated:
             found.append(f"{counted(self._repeated, 'row names', 'rows name')} the same gene twice, which counts once")
         return found
+
+
+def _mean(columns: Sequence[Floats]) -> tuple[Floats, Floats]:
+    """Mean of the values that there are, and its standard error; NaN where there are too few."""
+    values = np.stack(columns)
+    known = ~np.isnan(values)
+    n = known.sum(0)
+    mean = np.where(n > 0, np.where(known, values, 0.0).sum(0) / np.maximum(n, 1), np.nan)
+    squares = np.where(known, values - mean, 0.0) ** 2
+    return mean, np.where(n > 1, np.sqrt(squares.sum(0) / np.maximum((n - 1) * n, 1)), np.nan)
 
 
 def _written(block: pa.RecordBatch, layout: Layout) -> pa.Array:

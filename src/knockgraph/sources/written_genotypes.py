@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from knockgraph.errors import ScreenError
-from knockgraph.graph.genes import WILD_TYPE
+from knockgraph.graph.genes import WILD_TYPE, unmarked
 from knockgraph.screen import Genotypes
 from knockgraph.screen.genotypes import name_and_value, parse
 from knockgraph.sources.table_layout import WILD_TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-_MARKS = re.compile(r"[Δ∆]?(.+?)(?:[-_]?[Δ∆]\d*)?(?:::.*)?")
-
-
-def unmarked(name: str) -> str:
-    """A gene without the mark of its deletion.
-
-    >>> [unmarked(name) for name in ("rad52Δ", "rad52-Δ", "rad52Δ0::kanMX", "RAD52::URA3", "ΔrecA", "rad52")]
-    ['rad52', 'rad52', 'rad52', 'RAD52', 'recA', 'rad52']
-    """
-    if not any(sign in name for sign in ("Δ", "∆", "::")):
-        return name
-    found = _MARKS.fullmatch(name)
-    return found[1].strip() if found else name
 
 
 class WrittenGenotypes:

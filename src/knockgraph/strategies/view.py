@@ -92,7 +92,7 @@ class PerturbedGraphs(ABC):
         return torch.stack([self._reduced(r, x, reduce) for r in range(len(self.strategy.relation_names))])
 
     def aggregate_unmasked(self, x: Tensor, reduce: Reduce = "sum") -> tuple[Tensor, Tensor | None]:
-        """:meth:`aggregate_all` for who leaves out himself what deleted genes receive: the result, and the bool
+        """:meth:`aggregate_all` for callers that leave out what deleted genes receive: the result, and the bool
         keep-vector ``[num_genes, batch]`` that is still to be applied to it, ``None`` if there is none.
         """
         return self.aggregate_all(x, reduce), None

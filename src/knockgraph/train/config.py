@@ -74,7 +74,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     except Exception as error:  # errors of Hydra and OmegaConf; some Hydra failures are bare assertions
         text = first_line(error).rstrip(".")
         raise ConfigError(
-            f"the overrides cannot be applied: {text}{_hint(text)}; 'knockgraph options' lists all keys"
+            f"the overrides cannot be applied: {_in_words(text)}; 'knockgraph options' lists all keys"
         ) from error
     return with_options_spelled_out(checked(composed))
 
@@ -91,19 +91,20 @@ def offer(words: Sequence[str]) -> None:
             store.store(name, of_name(name), group)
 
 
-def _hint(text: str) -> str:
-    """A suggestion for a key or a member that Hydra does not find."""
+def _in_words(text: str) -> str:
+    """What Hydra says, with a suggestion for a key or a member that it does not find."""
     key = re.search(r"Could not override '([^']+)'", text)
     if key:
         group = key[1].rpartition(".")[0]
         beside = [known.rpartition(".")[2] for known in keys(Config) if known.rpartition(".")[0] == group]
         has = f", {group or 'a config'} has {', '.join(beside)}" if group and beside else ""
-        return (did_you_mean(key[1], keys(Config)) or _named_like(key[1])) + has
+        return text + (did_you_mean(key[1], keys(Config)) or _named_like(key[1])) + has
     member = re.search(r"Could not find '(\w+)/([^']*)'", text)
     if member:
         known = choices(member[1])
-        return f"{did_you_mean(member[2], known, 3)}, there are {', '.join(known)}"
-    return ""
+        close = did_you_mean(member[2], known, 3)
+        return f"there is no {member[1]}={member[2]}{close}, there are {', '.join(known)}"
+    return text
 
 
 def check_words(overrides: Sequence[str]) -> None:

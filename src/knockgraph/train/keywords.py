@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
@@ -18,8 +17,6 @@ from knockgraph.train.schema import Config, from_tree, keys, with_options_spelle
 SMALL_CELL = 2000
 """Genes below which the hetero model has the preset ``small``, else ``fast``."""
 _PRESETS = {"small": "hetero-small", "fast": "hetero-fast", "pairs": "hetero-pairs", "reference": "hetero"}
-_STEPS = 1500  # that a run takes by default, within these numbers of epochs
-_FEWEST_EPOCHS, _MOST_EPOCHS = 7, 100
 _GIVEN_OTHERWISE = {
     "data.cell": "graph",
     "data.screen": "screen",
@@ -59,16 +56,6 @@ def config_of(model: str, num_genes: int, options: Mapping[str, Any]) -> Config:
     return with_options_spelled_out(from_tree(tree))
 
 
-def default_epochs(experiments: int, batch_size: int) -> int:
-    """As many epochs as make 1,500 steps, from 7 to 100.
-
-    >>> default_epochs(6400, 32), default_epochs(900, 32), default_epochs(260_000, 256)
-    (8, 52, 7)
-    """
-    steps = max(math.ceil(experiments / batch_size), 1)
-    return min(max(math.ceil(_STEPS / steps), _FEWEST_EPOCHS), _MOST_EPOCHS)
-
-
 def _with_size(model: str, num_genes: int, rest: dict[str, Any]) -> str:
     """The hetero model with its preset's optimizer, as the command line has it."""
     if model != "hetero":
@@ -92,7 +79,7 @@ def _path(name: str, model: str) -> str:
             f"the option {name!r} may mean {' or '.join(found)}; write **{{{found[0]!r}: …}} for the first"
         )
     if not found:
-        known = {key.rpartition(".")[2] for key in (*config, *own)}
+        known = {key.rpartition(".")[2] for key in (*config, *own)} | set(_GIVEN_OTHERWISE.values())
         raise ConfigError(
             f"there is no option {name!r}{did_you_mean(name, known)}; the model {model} has {', '.join(own)}, and "
             "'knockgraph train --cfg' shows the keys of a run"

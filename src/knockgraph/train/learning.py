@@ -35,7 +35,8 @@ _MOST_BYTES = 32_000_000  # of weights and tables that are copied to float64
 
 class Learning(pl.Callback):
     """Logs ``learn/cosine_input``, ``learn/cosine_layer_1``, … and ``learn/z_p_noise`` at each validation, and says
-    once per kind, in one sentence with what to try, what looks like a run that does not learn.
+    once per kind, in one sentence with what to try, what looks like a run that does not learn; at the end, what still
+    holds and was not said in the same words.
 
     It looks at a few validation experiments, in evaluation mode; it uses no random number up. Models without
     :class:`HeteroLayer` are judged by their validation score alone.
@@ -51,6 +52,7 @@ class Learning(pl.Callback):
         self.say = say
         self.warnings: dict[str, str] = {}
         self._told: list[str] = []
+        self._said: set[str] = set()
         self._measured: dict[str, float] = {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,11 +87,18 @@ class Learning(pl.Callback):
         for kind, text in found.items():
             if kind not in self._told:
                 self._told.append(kind)
-                self.say(f"warning: {text}")
+                self._say(text)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leave it to the result and the report, also where nothing was left to train."""
         pl_module.warnings = list(self.warnings.values())  # type: ignore[assignment]
+        for text in self.warnings.values():
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.say(f"warning: {text}")
 
 
 def measured(task: Task) -> dict[str, float]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from knockgraph.errors import ConfigError
-from knockgraph.train.schema import Config
+from knockgraph.train.schema import Config, Tree, from_tree, of_that_time
+from knockgraph.words import listed
 
 CHANGEABLE = (
     "data.screen",  # it may have moved; that it is the same is checked when it is read
@@ -40,6 +42,7 @@ CHANGEABLE = (
     "logging.tags",
 )
 _NOT_THE_RUN = ("run_dir", "resume", "requeue")
+_FREE = (*_NOT_THE_RUN, *CHANGEABLE, "data.cell")  # a run has its own copy of the cell, known by its hash
 
 
 def changed(kept: Config, given: Config, overrides: Sequence[str]) -> Config:
@@ -68,6 +71,49 @@ def changed(kept: Config, given: Config, overrides: Sequence[str]) -> Config:
                 "leave it out, or start a new run"
             )
     return kept
+
+
+def trained_with(config: Config) -> Tree:
+    """What a run is, for its checkpoints: the config without what may change."""
+    tree: Tree = _without_tuples(dataclasses.asdict(config))
+    for path in _FREE:
+        *groups, name = path.split(".")
+        inner = tree
+        for group in groups:
+            inner = inner[group]
+        del inner[name]
+    return tree
+
+
+def check_unedited(config: Config, trained: Tree | None, path: Path) -> None:
+    """Refuse a ``config.yaml`` that was edited into that of another run.
+
+    Args:
+        config: What it says now.
+        trained: What :func:`trained_with` said; ``None`` in a checkpoint of an earlier version.
+        path: Where it is.
+    """
+    if trained is None:
+        return
+    before, now = dict(_leaves(of_that_time(from_tree(trained)))), dict(_leaves(config))
+    edited = []
+    for key in sorted(before.keys() | now.keys()):
+        if key in _FREE or before.get(key) == now.get(key) or _may_change(key, before, now):
+            continue
+        was, found = (f"{values[key]!r}" if key in values else "not set" for values in (before, now))
+        edited.append(f"{key} is {found} there and was {was}")
+    if edited:
+        raise ConfigError(
+            f"{path} is no longer what the run was trained with ({listed(edited)}); restore it to continue with this "
+            "run, or start a new run for other values"
+        )
+
+
+def _without_tuples(value: Any) -> Any:
+    """As YAML gives it back."""
+    if isinstance(value, dict):
+        return {key: _without_tuples(inner) for key, inner in value.items()}
+    return [_without_tuples(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _may_change(path: str, before: dict[str, Any], after: dict[str, Any]) -> bool:

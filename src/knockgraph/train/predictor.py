@@ -17,6 +17,7 @@ from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen
 from knockgraph.train.config import load
+from knockgraph.train.overrides import check_unedited
 from knockgraph.train.schema import Config
 from knockgraph.words import counted, listed
 
@@ -56,8 +57,8 @@ class Predictor(nn.Module):
         self._zero_below = torch.tensor(config.data.zero_by_definition(self.phenotypes))
         if config.data.zero_below and not bool(self._zero_below.any()):
             raise ConfigError(
-                "config key 'data.zero_below': of several phenotypes it concerns those with 'interaction' in their "
-                "name, and there is none; leave it out"
+                "config key 'data.zero_below': of several phenotypes it concerns those that are interaction scores by "
+                "their name (interaction, epistasis, epsilon, tau, GI), and there is none; leave it out"
             )
         self.classes = config.task == "classification"
         self.graph = graph
@@ -228,6 +229,7 @@ def load_run(
     about = state.get("knockgraph")
     if not isinstance(about, dict) or not {"graph", "transform"} <= set(about) or "state_dict" not in state:
         raise FileFormatError(f"{path} is a checkpoint, but not one of a training run")
+    check_unedited(config, about.get("config"), directory / "config.yaml")
     if about["graph"] != graph.fingerprint():
         raise GeneListMismatchError(
             f"the checkpoint {path} was trained on another cell graph than {directory}/cell.cellgraph; "

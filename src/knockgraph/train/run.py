@@ -49,12 +49,12 @@ from knockgraph.train.finite import Finite
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
-from knockgraph.train.overrides import changed
+from knockgraph.train.overrides import changed, check_unedited, trained_with
 from knockgraph.train.predictor import MOST_NAMED, Say, load_run
 from knockgraph.train.saving import Checkpoints
 from knockgraph.train.schema import EMPTY, Config, check_baselines, with_options_spelled_out
 from knockgraph.train.task import Task
-from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet
+from knockgraph.train.trainer import callback, is_main_process, make_trainer, quiet, set_epochs
 from knockgraph.words import counted, listed
 
 Watch = Callable[[Config, pl.Trainer, int, Path], None]
@@ -142,6 +142,7 @@ def _fit(
         data = TrainingData.from_directory(config, directory)
     else:
         data = TrainingData.from_config(config) if given is None else given
+    set_epochs(config, len(data.rows["train"]))
     task = make_task(config, data.graph, data.transform)
     task.trained_genes = data.deleted("train")
     task.model.set_known(task.trained_genes)
@@ -213,8 +214,8 @@ def fit_at_once(
         _announce(config, data, task, directory, say)
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
         task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
-        about = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
-        about["trained_genes"] = data.deleted("train")
+        about: dict[str, object] = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
+        about |= {"trained_genes": data.deleted("train"), "config": trained_with(config)}
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
     with foreseen.explained(config, directory):
@@ -233,8 +234,9 @@ def _check_resumable(config: Config, resume_from: Path) -> None:
     saved = checkpoints.load(resume_from)
     if not {"epoch", "global_step", "loops", "callbacks", "optimizer_states", "knockgraph"} <= saved.keys():
         raise FileFormatError(f"{resume_from} is a checkpoint, but not one that a run can be resumed from")
+    check_unedited(config, saved["knockgraph"].get("config"), resume_from.parent.parent / "config.yaml")
     done, wanted = int(saved["epoch"]), config.trainer.max_epochs
-    if wanted != -1 and wanted < done:
+    if wanted is not None and -1 < wanted < done:
         raise ConfigError(
             f"config key 'trainer.max_epochs': this run has trained for {done} epochs already, more than {wanted}; "
             "give it more"
@@ -341,6 +343,8 @@ def _check_processes(config: Config) -> None:
 
 def _check_same(config: Config, kept: Config, directory: Path) -> None:
     """A job that is started again is the same job; where a run lies and how it goes on may differ."""
+    if config.trainer.max_epochs is None:
+        config.trainer.max_epochs = kept.trainer.max_epochs  # what the size of the screen made of it
     for part in fields(Config):
         given, found = getattr(config, part.name), getattr(kept, part.name)
         if part.name not in ("run_dir", "resume", "requeue") and given != found:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -71,8 +73,8 @@ class DataConfig:
         missing: What to do with experiments without any label; single missing labels are left out of the loss.
         transform: How labels are scaled, fitted on the training part.
         zero_below: Predicted as 0, since the phenotype is 0 by definition: genotypes with fewer deleted genes. By
-            default 1, the wild type, for phenotypes with 'interaction' in their name, else 0: none. Of several
-            phenotypes it concerns those with 'interaction' in their name only.
+            default 1, the wild type, for phenotypes that are interaction scores by their name (interaction, epistasis,
+            epsilon, tau, GI), else 0: none. Of several phenotypes it concerns these only.
         threshold: Classification: an interaction is positive if its value is below.
         max_p_value: Classification: and if its p-value is below.
         split: Which experiments train, validate and test.
@@ -101,7 +103,19 @@ class DataConfig:
         if len(phenotypes) == 1 and self.zero_below is not None:
             return [self.zero_below]
         below = 1 if self.zero_below is None else self.zero_below
-        return [below if "interaction" in name.lower() else 0 for name in phenotypes]
+        return [below if is_interaction(name) else 0 for name in phenotypes]
+
+
+def is_interaction(phenotype: str) -> bool:
+    """Whether a phenotype is an interaction score by its name: interaction, epistasis, GI, or ε and τ, in letters or
+    in words.
+
+    >>> [is_interaction(name) for name in ("gene_interaction", "Epsilon", "GI score", "ε_30C", "fitness", "digit")]
+    [True, True, True, True, False, False]
+    """
+    name = unicodedata.normalize("NFKC", phenotype).casefold()
+    words = set(re.split(r"[\W_]+", name))
+    return "interaction" in name or not words.isdisjoint(("epistasis", "gi", "epsilon", "eps", "ε", "tau", "τ"))
 
 
 @dataclass
@@ -195,7 +209,8 @@ class TrainerConfig:
     """Length of the training, devices, precision and logging.
 
     Attributes:
-        max_epochs: Passes over the training part; -1: as many as max_steps allows.
+        max_epochs: Passes over the training part; -1: as many as max_steps allows. By default that if max_steps is
+            given, else as many as make 1,400 steps, from 7 to 100.
         max_steps: Optimizer steps; -1: as many as max_epochs allows.
         accelerator: What to train on.
         devices: GPUs (or processes) per machine.
@@ -217,7 +232,7 @@ class TrainerConfig:
         profile_window: trace: steps to wait, to warm up, to record.
     """
 
-    max_epochs: int = 7
+    max_epochs: int | None = None
     max_steps: int = -1
     accelerator: str = "auto"
     devices: int = 1
@@ -420,7 +435,7 @@ def _named(key: str, kind: str, name: str) -> Any:
 
 def _check_trainer(trainer: TrainerConfig) -> None:
     for path, value in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
-        if value < 1 and value != -1:
+        if value is not None and value < 1 and value != -1:
             raise ConfigError(f"config key 'trainer.{path}': {value} must be 1 or more, or -1 for no limit")
     if trainer.max_epochs == trainer.max_steps == -1:
         raise ConfigError("config key 'trainer.max_epochs': the run has no end; set it or max_steps to 1 or more")

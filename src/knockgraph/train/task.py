@@ -24,6 +24,7 @@ from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
 from knockgraph.train.exchange import mean_over_ranks, several
 from knockgraph.train.metrics import gather_rows, headline, metrics_of
+from knockgraph.train.overrides import trained_with
 from knockgraph.train.predictor import MOST_NAMED, Predictor, named
 from knockgraph.train.ranks import Ranks
 from knockgraph.train.schema import Config
@@ -341,6 +342,7 @@ class Task(Predictor, LightningModule):
             "graph": self.graph_hash,
             "transform": self.transform.state_dict(),
             "trained_genes": self.trained_genes,
+            "config": trained_with(self.config),
             "ranks": all_ranks(
                 {
                     "random": torch.get_rng_state(),

@@ -34,6 +34,9 @@ from knockgraph.train.schema import EMPTY, Config
 _BEST_REGRESSION = {"val/mse": ("best-error.ckpt", False), "val/pearson": ("best-score.ckpt", True)}
 _BEST_CLASSES = {"val/bce": ("best-error.ckpt", False), "val/auroc": ("best-score.ckpt", True)}
 
+_STEPS = 1400  # that a run takes by default, within these numbers of epochs
+_FEWEST_EPOCHS, _MOST_EPOCHS = 7, 100
+
 Kind = TypeVar("Kind", bound=pl.Callback)
 
 
@@ -134,6 +137,24 @@ class Accumulation(GradientAccumulationScheduler):
         """Set it."""
         super().on_train_start(trainer, pl_module)
         self.on_train_epoch_start(trainer)
+
+
+def set_epochs(config: Config, experiments: int) -> None:
+    """Set ``trainer.max_epochs`` where it is not given: to as many as make 1,400 steps, from 7 to 100; with
+    ``max_steps`` to as many as that takes.
+
+    Args:
+        config: The config, which is changed.
+        experiments: Those of the training part.
+    """
+    t = config.trainer
+    if t.max_epochs is not None:
+        return
+    if t.max_steps != -1:
+        t.max_epochs = -1
+        return
+    size = config.loader.batch_size * t.devices * t.num_nodes * t.accumulate.get(0, 1)
+    t.max_epochs = min(max(math.ceil(_STEPS / math.ceil(experiments / size)), _FEWEST_EPOCHS), _MOST_EPOCHS)
 
 
 def make_trainer(

@@ -33,8 +33,9 @@ def reproducibility_ceiling(
 
     Both from the same genotypes, because those worth a second measurement often have larger values and larger errors
     than the rest; the ceiling is theirs, and of the whole screen as far as they represent it. Fewer than ten tell too
-    little. Then :math:`\sigma_\varepsilon^2` is the mean square of the stated standard deviations, if the screen has
-    the statistic ``PHENOTYPE.std``, and :math:`\sigma_f^2 + \sigma_\varepsilon^2` the variance of the labels.
+    little. Then :math:`\sigma_\varepsilon^2` is the mean square of the stated errors of the labels, if the screen has
+    the statistic ``PHENOTYPE.sem``, or else ``PHENOTYPE.std``, and
+    :math:`\sigma_f^2 + \sigma_\varepsilon^2` the variance of the labels.
 
     Args:
         screen: The experiments.
@@ -79,8 +80,9 @@ def _between_replicates(screen: BoundScreen, rows: Ints, y: Floats) -> float | N
 
 
 def _from_stated_errors(screen: BoundScreen, rows: Ints, y: Floats, phenotype: str) -> float | None:
-    name = f"{phenotype}.std"
-    if name not in screen.phenotype_stat_types:
+    names = [f"{phenotype}.{kind}" for kind in ("sem", "std")]
+    name = next((name for name in names if name in screen.phenotype_stat_types), None)
+    if name is None:
         return None
     std = screen.stat_values[:, screen.phenotype_stat_types.index(name)].double().cpu().numpy()[rows]
     stated = std[~np.isnan(std)]

@@ -38,15 +38,6 @@ def _own_factor(own_weight, r, row, rows, real, OWN: tl.constexpr):
 
 
 @triton.jit
-def _sent(neighbours, here, inside, keep, row, real, MASKED: tl.constexpr):
-    """What the neighbours sent to a tile of rows, 0 where it is left out."""
-    value = tl.load(neighbours + here, mask=inside, other=0.0)
-    if MASKED:
-        value = tl.where((tl.load(keep + row, mask=row < real, other=0) != 0)[:, None], value, 0.0)
-    return value
-
-
-@triton.jit
 def _forward(
     own,
     neighbours,
@@ -87,7 +78,9 @@ def _forward(
     step = R * rows.to(tl.int64) * C
     kind = y.dtype.element_ty
     x = tl.load(own + place, mask=inside, other=0.0)
-    h = _sent(neighbours, here, inside, keep, row, real, MASKED)
+    h = tl.load(neighbours + here, mask=inside, other=0.0)
+    if MASKED:
+        h = tl.where((tl.load(keep + row, mask=row < real, other=0) != 0)[:, None], h, 0.0)
     if OWN < 3:
         h = x.to(tl.float32) * _own_factor(own_weight, r, row, rows, real, OWN) + h.to(tl.float32)
     h = h.to(kind)
@@ -201,16 +194,22 @@ def _backward(
             h, slope = gelu_and_slope(beside(v, d_in, inside), FAST)
             g_outer = tl.dot(tl.trans(h.to(kind)), dv, g_outer, input_precision=PRECISION)
             dv = (d_in * slope).to(kind).to(tl.float32)
-        b += tl.sum(dv, 0)
+        # Before the sum over rows, whose barriers no load can pass.
         if FIRST:
             x = tl.load(own + place, mask=inside, other=0.0)
-            h = _sent(neighbours, here, inside, keep, row, real, MASKED)
+            h = tl.load(neighbours + here, mask=inside, other=0.0)
+            if MASKED:
+                h = tl.where((tl.load(keep + row, mask=row < real, other=0) != 0)[:, None], h, 0.0)
+        else:
+            before = tl.load(z_before + here, mask=inside, other=0.0)
+        b += tl.sum(dv, 0)
+        if FIRST:
             if OWN == 2:
                 factor = _own_factor(own_weight, r, row, rows, real, OWN)
             if OWN < 3:
                 h = x.to(tl.float32) * factor + h.to(tl.float32)
         else:
-            v = tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32)
+            v = before.to(tl.float32)
             if GELUS == 1:
                 d_in = tl.dot(dv.to(kind), tl.trans(w), input_precision=PRECISION)
                 v = beside(v, d_in, inside)

@@ -257,7 +257,8 @@ def shared_sum(
     """
     rows, channels = table.ptr.numel() - 1, x.shape[1]
     sum_type, tl_type = _sum_type(x)
-    base = csr_sum(table, x.to(sum_type).unsqueeze(1), None, None)
+    base = torch.empty(rows, 1, channels, dtype=sum_type, device=x.device)
+    csr_sum(table, x.unsqueeze(1), None, None, out=base)
     mark_type = torch.uint8 if transposed.weight is None else transposed.weight.dtype
     mark = torch.zeros(genes.numel(), rows, dtype=mark_type, device=x.device)
     entry_ptr = torch.searchsorted(samples, torch.arange(batch + 1, device=x.device), out_int32=True)

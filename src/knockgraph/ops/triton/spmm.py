@@ -23,6 +23,9 @@ from knockgraph.ops.operator import CsrTable
 # neighbours pay for the many short rows of the forward product (512 bytes × 16: 5.1 ms).
 _ROW_BYTES = 2048
 _NEIGHBOURS = 8
+# Rows of one sample are so narrow that the longest, with thousands of neighbours, would keep all others waiting.
+_NARROW = 128
+_NEIGHBOURS_OF_NARROW = 32
 _WARPS = 4
 _INT32_MAX = 2**31 - 1
 
@@ -331,7 +334,7 @@ def row_launch(x: Tensor, columns: int) -> dict[str, Any]:
     width = min(_ROW_BYTES // x.element_size(), triton.next_power_of_2(columns))
     return {
         "WIDTH": width,
-        "NEIGHBOURS": _NEIGHBOURS,
+        "NEIGHBOURS": _NEIGHBOURS if width > _NARROW else _NEIGHBOURS_OF_NARROW,
         "SUM": tl.float64 if x.dtype == torch.float64 else tl.float32,
         "num_warps": _WARPS,
     }

@@ -1,0 +1,48 @@
+"""How long a run is that does not say: it follows the size of the screen, on the command line as in Python."""
+
+from pathlib import Path
+
+import pytest
+from training_runs import QUIET
+
+import knockgraph as kg
+from knockgraph.run import train
+from knockgraph.train import checkpoints
+from knockgraph.train.config import compose, load
+from knockgraph.train.plain_config import compose_plain
+from knockgraph.train.trainer import set_epochs
+
+
+@pytest.mark.parametrize(
+    ("words", "experiments", "epochs"),
+    [
+        ([], 6400, 7),  # the demo
+        ([], 900, 49),
+        ([], 20, 100),
+        (["model=hetero-fast"], 260_000, 7),
+        (["trainer.devices=2", "run_dir=x"], 900, 94),
+        (["trainer.accumulate={0:2}"], 900, 94),
+        (["trainer.max_epochs=3"], 900, 3),
+        (["trainer=gpu"], 900, 50),
+        (["trainer.max_steps=90"], 900, -1),
+        (["trainer.max_steps=90", "trainer.max_epochs=2"], 900, 2),
+    ],
+)
+def test_default(words: list[str], experiments: int, epochs: int) -> None:
+    config = compose(words)
+    set_epochs(config, experiments)
+    assert config.trainer.max_epochs == epochs
+
+
+def test_the_command_line_and_python_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
+    monkeypatch.setattr("knockgraph.train.trainer._STEPS", 30)
+    words = ["data.experiments=80", "loader.batch_size=16", "model=additive", f"run_dir={tmp_path}/run", *QUIET]
+    for _ in range(2):  # the second time it goes on, as it is
+        train(compose_plain([*words, "requeue=true"]), say=lambda _: None)
+        assert load(tmp_path / "run" / "config.yaml").trainer.max_epochs == 8
+        assert checkpoints.load(tmp_path / "run" / "checkpoints" / checkpoints.LAST)["global_step"] == 32
+    fitted = kg.fit(
+        kg.demo_cell(), kg.demo_screen(80), model="additive", batch_size=16, baselines=["mean"], verbose=False
+    )
+    assert fitted.config.trainer.max_epochs == 8
