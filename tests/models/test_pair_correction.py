@@ -12,6 +12,7 @@ from numpy.random import default_rng
 
 from knockgraph import BoundScreen, CellGraph, Screen
 from knockgraph.models import baselines
+from knockgraph.models.baselines import profile_propagation
 from knockgraph.models.baselines.baseline import GenotypeRows
 from knockgraph.models.baselines.out_of_fold import FOLDS, WithoutFold, held_out
 from knockgraph.models.baselines.profile_propagation import ProfilePropagation
@@ -97,6 +98,22 @@ def test_only_genotypes_of_two_genes_are_corrected() -> None:
     few = baselines.create("profile-propagation", curved()[0])
     few.fit(curved()[1], train[:900], curved()[1].values[train[:900]])
     assert few.chosen()["correction, seen genes"] == 0.0  # fewer than 1,000 pairs
+
+
+def test_with_many_genes_one_fold_must_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def learned(features: torch.Tensor, left: torch.Tensor, seed: int) -> PairCorrection:
+        seen.append(len(left))
+        return PairCorrection(features.mean(0), features.std(0), torch.tensor(1.0), seed)
+
+    monkeypatch.setattr(profile_propagation, "_MANY_GENES", GENES - 1)
+    monkeypatch.setattr(profile_propagation, "_FEWEST_PAIRS", 200)
+    monkeypatch.setattr(PairCorrection, "learned", learned)
+    train, _ = parts(unseen=False)
+    baselines.create("profile-propagation", curved()[0]).fit(curved()[1], train, curved()[1].values[train])
+    assert seen[0] == len(train) // FOLDS  # of genotypes
+    assert 0.3 < seen[1] / len(train) < 0.42  # those of a fifth of the genes
 
 
 @pytest.mark.parametrize("unseen", [False, True])
