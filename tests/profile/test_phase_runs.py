@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from delays import DELAY, Sleep, put
-from training_runs import Started, config
+from training_runs import config, start_ranks
 
-from test_ddp import OPTIONS, TWO, free_port  # isort: skip
+from test_ddp import OPTIONS, TWO  # isort: skip
 
 from knockgraph import phases
 from knockgraph.errors import KnockgraphError
@@ -201,22 +201,9 @@ def slow_gradient_on_rank_1() -> None:
 
 def test_two_ranks(tmp_path: Path) -> None:
     """Rank 1 has a slow backward pass, so rank 0 waits for its gradients; both add up."""
-    common = {
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "TORCHELASTIC_RUN_ID": "test",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-    }
     words = ["profile", *OPTIONS, *TWO, "--steps", "6", "--warmup", "2", "--json", str(tmp_path / "two.json")]
     words += ["--epoch-limit", "60"]
-    ranks = [
-        Started(*words, variables={**common, "RANK": str(r), "LOCAL_RANK": str(r)}, before=slow_gradient_on_rank_1)
-        for r in range(2)
-    ]
-    said = [rank.wait() for rank in ranks]
+    said = [rank.wait() for rank in start_ranks(*words, before=slow_gradient_on_rank_1)]
     assert "Ranks of the full run" in said[0].stdout
     assert said[1].stdout == ""
     result = json.loads((tmp_path / "two.json").read_text())

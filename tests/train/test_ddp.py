@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_runs import QUIET, Started, close, config, environment, same, saved_step, wait_for_steps, weights
+from training_runs import (
+    QUIET,
+    Started,
+    close,
+    config,
+    environment,
+    same,
+    saved_step,
+    start_ranks,
+    wait_for_steps,
+    weights,
+)
 
 import knockgraph as kg
 from knockgraph.errors import ConfigError
@@ -38,12 +48,6 @@ TWO = ["trainer.devices=2", "loader.batch_size=8"]
 ONE = ["loader.batch_size=16"]
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 def start(
     directory: Path,
     *overrides: str,
@@ -51,22 +55,9 @@ def start(
     options: Sequence[str] = OPTIONS,
     ranks: int = 2,
 ) -> list[Started]:
-    """Two ranks, with the variables that torchrun would set."""
-    common = {
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "TORCHELASTIC_RUN_ID": "test",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "RECORD": str(directory),
-    }
+    """A training in two ranks."""
     words = ["train", f"run_dir={directory}", *options, *(TWO if ranks > 1 else ONE), *overrides]
-    return [
-        Started(*words, variables={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, before=before)
-        for rank in range(ranks)
-    ]
+    return start_ranks(*words, ranks=ranks, variables={"RECORD": str(directory)}, before=before)
 
 
 def two(directory: Path, *overrides: str, code: int = 0) -> list[subprocess.CompletedProcess[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,32 @@ def execute(code: str) -> NoReturn:
     forget()
     exec(compile(code, "program", "exec"), {"__name__": "__main__"})
     sys.exit()
+
+
+def start_ranks(
+    *arguments: str,
+    ranks: int = 2,
+    variables: dict[str, str] | None = None,
+    before: Callable[[], Any] | None = None,
+) -> list[Started]:
+    """The same command in every rank, with the variables that torchrun would set."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    common = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "test",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        **(variables or {}),
+    }
+    return [
+        Started(*arguments, variables={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, before=before)
+        for rank in range(ranks)
+    ]
 
 
 def run(
