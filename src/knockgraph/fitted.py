@@ -229,7 +229,7 @@ class Fitted:
         predictor = self._with(coverage)
         dosed = any(genotype.values for genotype in found)
         library = library_of(genotypes) if _is_table(genotypes) else self._library
-        self._note_new(gene for genotype in found for gene in genotype.genes)
+        self._note_new(found)
         return self._frame(predictor(found, max(len(found), 1), dosed, batch_size), library)
 
     def candidates(
@@ -269,7 +269,7 @@ class Fitted:
             genotypes = without(genotypes, predictor.measured())
         column, centre = predictor.centre(phenotype)
         found = foremost(predictor(genotypes, total, progress=progress), top, column, centre, order)
-        self._note_new(gene for genotype in found.genotypes for gene in genotype.genes)
+        self._note_new(found.genotypes)
         return self._frame([found], self._library)
 
     def explain(self, genes: Iterable[str] | str, phenotype: str | None = None) -> Explanation:
@@ -288,7 +288,7 @@ class Fitted:
         if any("=" in name for name in names):
             raise KnockgraphError("only deletions are explained; leave the values of the genes out")
         rows = self.graph.gene_index(names).tolist()
-        self._note_new(rows)
+        self._note_new([Genotype(tuple(rows))])
         return explain(self._predictor.task, rows, phenotype).in_library(self._library)
 
     def explorer(
@@ -398,10 +398,12 @@ class Fitted:
         """The HTML report of the run."""
         return self.directory / "report.html"
 
-    def _note_new(self, genes: Iterable[int]) -> None:
-        """Say which of these genes training has not deleted."""
-        text = self._predictor.task.never_deleted(genes)
-        if text is not None:
+    def _note_new(self, genotypes: Sequence[Genotype]) -> None:
+        """Say what of these genotypes training has not seen: genes, and how many at once."""
+        task = self._predictor.task
+        genes = task.never_deleted(gene for genotype in genotypes for gene in genotype.genes)
+        sizes = task.never_so_many(genotype.size for genotype in genotypes)
+        for text in filter(None, (genes, sizes)):
             self._note(text)
 
     def _with(self, coverage: float) -> RunPredictor:

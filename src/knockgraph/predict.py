@@ -289,15 +289,16 @@ def predict(
     columns = _column_names(task.phenotypes, names, predictor.intervals)
     kept: list[dict[str, Any]] = []
     genes_seen: set[int] = set()
+    sizes_seen: set[int] = set()
     if output is not None and top is None and not keep and total > _PIECE:
         about_it = [predictor.fingerprint(), task.strategy.name, task.in_bf16, new, coverage, columns, total]
-        genotypes = _noting(genotypes, genes_seen)
+        genotypes = _noting(genotypes, genes_seen, sizes_seen)
         written = _stream_in_pieces(output, predictor, genotypes, total, dosed, size, columns, about_it, progress)
     else:
         batches = predictor(genotypes, total, dosed, size, progress)
         if top is not None:
             batches = iter([foremost(batches, top, *predictor.centre(phenotype), order)])
-        batches = (one._replace(genotypes=list(_noting(one.genotypes, genes_seen))) for one in batches)
+        batches = (one._replace(genotypes=list(_noting(one.genotypes, genes_seen, sizes_seen))) for one in batches)
         if keep:
             batches = _kept(graph, task.phenotypes, batches, kept)
         if output is None:
@@ -306,8 +307,7 @@ def predict(
             written = _stream(output, graph, columns, batches)
     if output is not None:
         say(f"wrote {output}: {counted(written, 'genotype')}, column{'s' * (len(names) > 1)} {listed(names)}")
-    unseen = task.never_deleted(genes_seen)
-    if unseen is not None:
+    for unseen in filter(None, (task.never_deleted(genes_seen), task.never_so_many(sizes_seen))):
         note(unseen)
     about: dict[str, Any] = {"column": names[0]} if len(names) == 1 else {"columns": names}
     about["precision"] = "bf16" if task.in_bf16 else str(next(task.parameters(), torch.zeros(0)).dtype).split(".")[1]
@@ -398,10 +398,11 @@ def records(graph: CellGraph, phenotypes: Sequence[str], found: Predicted) -> It
             }
 
 
-def _noting(genotypes: Iterable[Genotype], seen: set[int]) -> Iterator[Genotype]:
-    """The genotypes; their genes are added to ``seen``."""
+def _noting(genotypes: Iterable[Genotype], genes: set[int], sizes: set[int]) -> Iterator[Genotype]:
+    """The genotypes; their genes and the numbers of these are noted."""
     for genotype in genotypes:
-        seen.update(genotype.genes)
+        genes.update(genotype.genes)
+        sizes.add(genotype.size)
         yield genotype
 
 

@@ -157,7 +157,7 @@ ABOUT: dict[str, dict[str, str]] = {
         "low-rank": "effects of genes, and of pairs as products of learned vectors",
         "boosting": "boosted regression trees on features of the genotype",
         "soft-impute": "the matrix of pairs completed by one of low rank",
-        "profile-propagation": "pair-gp, and unseen genes take the profiles of similar ones: the best on pairs",
+        "profile-propagation": "pair-gp, corrected; unseen genes take the profiles of similar ones: the best on pairs",
     },
 }
 """Kind → name → what it is, in a line, where the docstring of the class starts with a formula."""

@@ -371,6 +371,7 @@ def test_replicates_are_one_phenotype(tmp_path: Path) -> None:
         ("repression 1,repression 2", {}, {"repression 1": [0.5, 1.0], "repression 2": [0.7, 3.0]}),
         ("x rep 1,y rep 1", {}, {"x rep 1": [0.5, 1.0], "y rep 1": [0.7, 3.0]}),
         ("Replicate A size,Replicate B size", {}, {"size": [0.6, 2.0]}),
+        ("f (repeat 1),f (repeat 2)", {}, {"f": [0.6, 2.0]}),
     ],
 )
 def test_what_is_a_replicate(

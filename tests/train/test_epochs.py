@@ -1,4 +1,4 @@
-"""How long a run is that does not say: it follows the size of the screen, on the command line as in Python."""
+"""What a run is that does not say: as long as the size of the screen asks for, on the command line as in Python."""
 
 from pathlib import Path
 
@@ -46,3 +46,16 @@ def test_the_command_line_and_python_agree(tmp_path: Path, monkeypatch: pytest.M
         kg.demo_cell(), kg.demo_screen(80), model="additive", batch_size=16, baselines=["mean"], verbose=False
     )
     assert fitted.config.trainer.max_epochs == 8
+
+
+def test_the_model_of_the_demo_on_a_large_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python another preset is chosen; the command line says so."""
+    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
+    words = ["data.experiments=80", "loader.batch_size=16", "model=hetero-small", "model.options.channels=4", *QUIET]
+    said: dict[int, list[str]] = {}
+    for most in (360, 361):
+        said[most] = []
+        monkeypatch.setattr("knockgraph.models.presets.SMALL_CELL", most)
+        train(compose_plain([*words, "trainer.max_steps=1", f"run_dir={tmp_path}/{most}"]), say=said[most].append)
+    note = "note: model=hetero-small is made for cells of a few hundred genes; for 360 genes try model=hetero-fast"
+    assert [note in said[most] for most in (360, 361)] == [True, False]

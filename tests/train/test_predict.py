@@ -458,6 +458,15 @@ def test_a_run_that_ended_before_its_first_validation_predicts_with_its_last_sta
     command("explain", str(directory), "--genes", A)
 
 
+def test_more_deletions_than_training_has(finished: Path, command: Command) -> None:
+    """What a model says about them was never tested; what follows from a definition needs no test."""
+    known = "training has only genotypes with 1, 2 and 3 deleted genes: expect less of predictions for"
+    for genotypes, said in (([f"{A}+{B}", "WT"], None), ([f"{A}+{B}+{C}+{D}", A], f"note: {known} 4 genes")):
+        words = [word for genotype in genotypes for word in ("--genes", genotype)]
+        err = " ".join(command("predict", str(finished), *words)[1].split())
+        assert "training has only" not in err if said is None else said in err
+
+
 def test_genes_that_training_never_deleted_are_named(tmp_path: Path, command: Command) -> None:
     directory = tmp_path / "run"
     train(config(f"run_dir={directory}", *LEAST), say=lambda _: None)

@@ -95,6 +95,19 @@ _BEFORE_RESIDUAL: dict[str, dict[str, Any]] = {
 }
 
 
+SMALL_CELL = 2000
+"""Genes below which the hetero model has the preset ``small`` in Python, else ``fast``."""
+
+
+def too_small(name: str, options: Mapping[str, Any], num_genes: int) -> str | None:
+    """In one sentence, that the preset ``small`` is used for a large cell, as the command line does where no model is
+    chosen; ``None`` if it is not.
+    """
+    if num_genes < SMALL_CELL or name != "hetero" or options.get("messages") != PRESETS[name]["small"]["messages"]:
+        return None
+    return f"model=hetero-small is made for cells of a few hundred genes; for {num_genes:,} genes try model=hetero-fast"
+
+
 def spelled_out(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a model with its preset's in place of the preset's name; those that are given win.
 

@@ -49,8 +49,8 @@ _STATISTICS = {
     "q_value": ("q", "qval", "q val", "qvalue", "q value", "fdr", "padj", "p adj"),
 }
 _REPLICATE = re.compile(
-    r"(?P<before>.+?)[\W_]+(?:(?:bio|tech)\w*?[\W_]*)?rep(?:l|lica|licate)?[\W_]*(?:\d+|[A-E])\W*"
-    r"|rep(?:l|lica|licate)?[\W_]*(?:\d+|[A-E])[\W_]+(?P<after>.+)",
+    r"(?P<before>.+?)[\W_]+(?:(?:bio|tech)\w*?[\W_]*)?rep(?:l|lica|licate|eat)?[\W_]*(?:\d+|[A-E])\W*"
+    r"|rep(?:l|lica|licate|eat)?[\W_]*(?:\d+|[A-E])[\W_]+(?P<after>.+)",
     re.IGNORECASE,
 )
 

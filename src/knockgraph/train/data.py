@@ -192,6 +192,12 @@ class TrainingData(LightningDataModule):
         genes[self.bound.batch(self.rows[part]).perturbation_indices] = True
         return genes
 
+    def sizes(self, part: str) -> Tensor:
+        """How many genes the experiments of a part perturb: each number once, ascending."""
+        ptr, rows = self.bound.host_ptr, self.rows[part]
+        sizes: Tensor = torch.unique(torch.as_tensor(ptr[rows + 1] - ptr[rows]))
+        return sizes
+
     @property
     def most_deletions(self) -> int:
         """Of any experiment, at least 1."""

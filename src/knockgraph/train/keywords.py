@@ -10,12 +10,11 @@ from typing import Any
 
 from knockgraph import registry
 from knockgraph.errors import ConfigError
+from knockgraph.models.presets import SMALL_CELL
 from knockgraph.options import did_you_mean
 from knockgraph.train.config import compose
 from knockgraph.train.schema import Config, from_tree, keys, with_options_spelled_out
 
-SMALL_CELL = 2000
-"""Genes below which the hetero model has the preset ``small``, else ``fast``."""
 _PRESETS = {"small": "hetero-small", "fast": "hetero-fast", "pairs": "hetero-pairs", "reference": "hetero"}
 _GIVEN_OTHERWISE = {
     "data.cell": "graph",
@@ -36,7 +35,7 @@ def config_of(model: str, num_genes: int, options: Mapping[str, Any]) -> Config:
     """The config of a run that is started in Python.
 
     Args:
-        model: A name, ``hetero`` in the size that suits the number of genes, see :data:`SMALL_CELL`.
+        model: A name, ``hetero`` in the size that suits the number of genes.
         num_genes: Genes of the cell graph.
         options: Keys of the config in full (``loader.batch_size``), by their last word where that is unambiguous
             (``batch_size``), as groups (``optimizer={"lr": 1e-3}``), or options of the model (``channels``).

@@ -43,6 +43,7 @@ class Predictor(nn.Module):
         phenotypes: What is predicted, in the order of the outputs.
         trained_genes: Which genes the training experiments delete, bool [num_genes]; ``None`` where a run of an earlier
             version does not say.
+        trained_sizes: How many genes the training experiments perturb, each number once; ``None`` as above.
         precision: ``full``, that of the weights; ``bf16`` for perturbed graphs; or ``auto``, bf16 on a GPU if the model
             was trained in it. With bf16 the wild type is still encoded in the precision of the weights, once for all
             batches, and its states are used where nothing is compared with them (:meth:`CellModel.with_wild_type`); so
@@ -70,6 +71,7 @@ class Predictor(nn.Module):
         self.model = named("model", models.create, config.model.name, graph, **options)
         self.strategy = named("strategy", strategies.create, config.strategy.name, graph, **config.strategy.options)
         self.trained_genes: Tensor | None = None
+        self.trained_sizes: Tensor | None = None
         self.precision = "full"
         self._wild_type: tuple[Tensor, ...] | None = None
         self._encoded_with: list[int] = []
@@ -115,6 +117,20 @@ class Predictor(nn.Module):
         return (
             f"{some} never deleted in training ({shown}): expect less of such predictions; {how} says how good they are"
         )
+
+    def never_so_many(self, sizes: Iterable[int]) -> str | None:
+        """In one sentence, that training has no genotypes of these numbers of genes; ``None`` if it has, or if such a
+        value follows from a definition.
+        """
+        known = None if self.trained_sizes is None else self.trained_sizes.tolist()
+        asked = [] if known is None else sorted(set(sizes) - set(known))
+        new = [size for size in asked if not bool(self.by_definition(torch.tensor([size])).all())]
+        if not new or known is None:
+            return None
+        had = listed([f"{size:,}" for size in known], most=5)
+        of = {0: "the wild type", 1: "single genes"}
+        asked_for = listed([of.get(size, f"{size:,} genes") for size in new], most=5)
+        return f"training has only genotypes with {had} deleted genes: expect less of predictions for {asked_for}"
 
     def forward(self, batch: PerturbationBatch) -> Prediction:
         """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
@@ -242,7 +258,7 @@ def load_run(
         made.load_state_dict({k: v for k, v in state["state_dict"].items() if loss or not k.startswith("loss.")})
     except RuntimeError as error:
         raise KnockgraphError(f"the checkpoint {path} does not fit the model of its config: {error}") from error
-    made.trained_genes = about.get("trained_genes")
+    made.trained_genes, made.trained_sizes = about.get("trained_genes"), about.get("trained_sizes")
     made.precision = "auto"
     made.eval()
     return config, made

@@ -39,6 +39,7 @@ from knockgraph.errors import (
 from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
 from knockgraph.models.model import parameter_counts
+from knockgraph.models.presets import too_small
 from knockgraph.phases import LOGGING, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen, intervals, memory, slurm, wandb_run
@@ -144,7 +145,7 @@ def _fit(
         data = TrainingData.from_config(config) if given is None else given
     set_epochs(config, len(data.rows["train"]))
     task = make_task(config, data.graph, data.transform)
-    task.trained_genes = data.deleted("train")
+    task.trained_genes, task.trained_sizes = data.deleted("train"), data.sizes("train")
     task.model.set_known(task.trained_genes)
     if resume_from is None:
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
@@ -215,7 +216,8 @@ def fit_at_once(
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
         task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
         about: dict[str, object] = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
-        about |= {"trained_genes": data.deleted("train"), "config": trained_with(config)}
+        about |= {"trained_genes": data.deleted("train"), "trained_sizes": data.sizes("train")}
+        about["config"] = trained_with(config)
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
     with foreseen.explained(config, directory):
@@ -402,8 +404,9 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
         say(f"model {config.model.name}, fitted at once")
     else:
         say(f"model {config.model.name}: {parameters}; strategy {config.strategy.name}: {memory}")
-    if task.approximation is not None:
-        say(f"note: {task.approximation}")
+    small = too_small(config.model.name, config.model.options, data.graph.num_genes)
+    for note in filter(None, (small, task.approximation)):
+        say(f"note: {note}")
     for term in task.unused_terms:
         say(f"note: the loss {config.loss.name} leaves out the {term} term of {config.model.name}")
     if not task.model.exact:

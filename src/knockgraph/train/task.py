@@ -342,6 +342,7 @@ class Task(Predictor, LightningModule):
             "graph": self.graph_hash,
             "transform": self.transform.state_dict(),
             "trained_genes": self.trained_genes,
+            "trained_sizes": self.trained_sizes,
             "config": trained_with(self.config),
             "ranks": all_ranks(
                 {

@@ -11,7 +11,7 @@ name                     prediction for a genotype :math:`P`
 ``smoothing``            :math:`c +` the mean of what similar genes do with those of :math:`P`, see :class:`Smoothing`
 ``soft-impute``          low-rank by a penalty on the singular values, see :class:`SoftImpute`
 ``pair-gp``              a Gaussian process over pairs that knows the networks, see :class:`PairGP`
-``profile-propagation``  ``pair-gp`` with attention between genes for those unseen, see :class:`ProfilePropagation`
+``profile-propagation``  ``pair-gp`` with unseen genes and a learned correction, see :class:`ProfilePropagation`
 =======================  ==========================================================================================
 
 ``boosting``, ``smoothing``, ``pair-gp`` and ``profile-propagation`` look at the graph. The last three of the table

@@ -44,7 +44,8 @@ class PairGP(PairModel):
     v the variance of R, and an error of variance :math:`s v (\sigma_i \sigma_j)^{0.7}` per measurement. The network
     kernel :math:`\sum_r w_r e^{T_r (c_r - 1)}` has weights and sharpness learned with each gene left out in turn
     (:func:`~knockgraph.models.kernels.propagation.learned_kernel`); networks that say nothing lose their weight.
-    :math:`\hat Y` is the posterior mean (:class:`~knockgraph.models.kernels.pair_process.PairProcess`).
+    :math:`\hat Y` is the posterior mean (:class:`~knockgraph.models.kernels.pair_process.PairProcess`), computed twice:
+    the second time F is filled by the first posterior mean instead of soft-impute.
 
     A genotype of several genes is the sum of its pairs, in the fit too; where there are such, a small term of triples
     is added (:class:`~knockgraph.models.kernels.beyond_pairs.TripleTerm`). An unseen gene is a mixture of seen ones by
@@ -150,30 +151,32 @@ class PairGP(PairModel):
             self._seen = self._similarities(self.seen)
         return self._seen
 
+    def _fill(self, y: Tensor) -> None:
+        """Profiles, filled by soft-impute, and where they were measured."""
+        measured, self.known = self._profiles(y)
+        self.filled = torch.where(self.known, measured, soft_impute(measured, self.known)[-1])
+
     def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
-        measured, known = self._profiles(y)
-        self.filled = torch.where(known, measured, soft_impute(measured, known)[-1])
-        self.known = known
+        self._fill(y)
         similarity = self.similarities.to(self.similarities)
         self.sharpness, self.weight = self.similarities.sharpness, None
         if self.weights == "learned" and len(similarity):
-            self.weight, self.sharpness = learned_kernel(similarity, self.sharpness, self.filled, known)
+            self.weight, self.sharpness = learned_kernel(similarity, self.sharpness, self.filled, self.known)
         self.network_kernel = kernel(similarity, self.sharpness, self.weight)
         if len(similarity) == 0:
-            self.network_kernel = torch.zeros_like(measured)
+            self.network_kernel = torch.zeros_like(self.filled)
         self._fit_process(y, count)
         self._fit_triples(y)
         self._fit_mixture(similarity)
 
     def _fit_process(self, y: Tensor, count: Tensor) -> None:
-        profile = profile_kernel(self.filled)
         scale, variance = self._scale(y), (y.square() / self.rows.pairs(y)).mean()
 
         def posterior(settings: ProcessSettings) -> PairProcess:
             whole = settings.kernel(profile, self.network_kernel, scale)
             return PairProcess(whole, self.rows, settings.row_noise(self.rows, scale, variance, count), variance)
 
-        settings = replace(ProcessSettings(), **self.given)
+        profile, settings = profile_kernel(self.filled), replace(ProcessSettings(), **self.given)
         self.process = posterior(settings)
         self.scores = self.process.mean(y)
         rows = self._chosen_rows(unseen=False)
@@ -192,6 +195,9 @@ class PairGP(PairModel):
                     else:
                         self.scores = kept
         self.settings = settings
+        profile = profile_kernel(torch.where(self.known, self.filled, self.scores))
+        self.process = posterior(settings)
+        self.scores = self.process.mean(y)
 
     def _scale(self, y: Tensor) -> Tensor:
         """:math:`\\sigma`, mean 1: the root mean square of the residuals of each gene's rows."""
@@ -246,7 +252,7 @@ class PairGP(PairModel):
     def _mixture(self, unseen: Ints) -> Tensor:
         if not hasattr(self, "ridge") or not self.similarities.tables:
             return super()._mixture(unseen)
-        return self._ridge_mixture(self._across(unseen))
+        return self._mixed(self.network_kernel, self._across(unseen))
 
     def _across(self, unseen: Ints) -> Tensor:
         """Similarities of unseen to seen genes; the last ones are cached, because every choice uses them."""
@@ -254,8 +260,9 @@ class PairGP(PairModel):
             self._last = unseen, self._similarities(unseen).to(self.similarities)
         return self._last[1]
 
-    def _ridge_mixture(self, across: Tensor) -> Tensor:
-        return ridge_mixture(self.network_kernel, kernel(across, self.sharpness, self.weight), self.ridge)
+    def _mixed(self, network: Tensor, across: Tensor) -> Tensor:
+        """:math:`a` of genes by their similarities ``[tables, genes, others]`` to others with this network kernel."""
+        return ridge_mixture(network, kernel(across, self.sharpness, self.weight), self.ridge)
 
     def _similarities(self, genes: Ints) -> Similarities:
         chosen = torch.from_numpy(np.asarray(genes, dtype=np.int64))

@@ -13,6 +13,7 @@ from torch import Tensor
 from knockgraph.errors import BaselineError
 from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, sums
 from knockgraph.models.baselines.ridge import Indicators, solve_ridge
+from knockgraph.models.kernels.correction import pair_features
 from knockgraph.models.kernels.measured import PairRows
 from knockgraph.screen import BoundScreen, ragged
 from knockgraph.screen.ragged import Ints
@@ -121,18 +122,38 @@ class PairModel(Baseline):
         return rows[torch.from_numpy(np.searchsorted(genes, unseen)).to(self.device)]
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
-        effect = self.effect
-        unseen = np.setdiff1d(genotypes.genes, self.seen)
-        mixture = self._known_mixture(unseen) if len(unseen) and len(self.seen) else None
-        if mixture is not None:
-            effect = effect.copy()
-            effect[unseen] = (mixture @ self._tensor(effect[self.seen])).double().cpu().numpy()
+        effect, unseen, mixture = self._of_genes(genotypes)
         total = self.constant + sums(genotypes.row, effect[genotypes.genes], len(genotypes))
         row, code = genotypes.pairs()
         if len(row) and len(self.seen):
             found = self._of_pairs(code // genotypes.num_genes, code % genotypes.num_genes, unseen, mixture)
             total = total + sums(row, found.double().cpu().numpy(), len(genotypes))
         return total
+
+    def _of_genes(self, genotypes: GenotypeRows) -> tuple[Floats, Ints, Tensor | None]:
+        """Effects ``[num_genes]``, which genes of the genotypes are unseen, and their mixtures ``[unseen, seen]``."""
+        unseen = np.setdiff1d(genotypes.genes, self.seen)
+        if not len(unseen) or not len(self.seen):
+            return self.effect, unseen, None
+        mixture, effect = self._known_mixture(unseen), self.effect.copy()
+        effect[unseen] = (mixture @ self._tensor(effect[self.seen])).double().cpu().numpy()
+        return effect, unseen, mixture
+
+    def pair_features(self, genotypes: GenotypeRows, predicted: Floats) -> Tensor:
+        """:func:`~knockgraph.models.kernels.correction.pair_features` of genotypes of two genes, ``[rows, 6]``."""
+        effect, _, mixture = self._of_genes(genotypes)
+        genes, place = np.unique(genotypes.genes, return_inverse=True)
+        first, second = torch.from_numpy(place.reshape(-1, 2)).to(self.device).T
+        profiles = torch.zeros(len(genes), len(self.seen), device=self.device)
+        known = self.place[genes] >= 0
+        profiles[torch.from_numpy(known)] = self.scores[torch.from_numpy(self.place[genes[known]]).to(self.device)]
+        if mixture is not None:
+            profiles[torch.from_numpy(~known)] = mixture @ self.scores
+        return pair_features(self._tensor(predicted), self._tensor(effect[genes]), profiles, first, second)
+
+    def with_unseen(self, genotypes: GenotypeRows) -> npt.NDArray[np.bool_]:
+        """Whether each row perturbs a gene that no training row does."""
+        return sums(genotypes.row, (self.place[genotypes.genes] < 0).astype(np.float64), len(genotypes)) > 0
 
     def _of_pairs(self, g: Ints, h: Ints, unseen: Ints, mixture: Tensor | None) -> Tensor:
         r""":math:`a_g^\top \hat Y a_h` of pairs of genes."""
@@ -157,8 +178,7 @@ class PairModel(Baseline):
         if self.validation is None:
             return None
         genotypes, y = self.validation
-        new = sums(genotypes.row, (self.place[genotypes.genes] < 0).astype(np.float64), len(genotypes)) > 0
-        kept = np.flatnonzero((np.diff(genotypes.ptr) > 1) & (new == unseen))
+        kept = np.flatnonzero((np.diff(genotypes.ptr) > 1) & (self.with_unseen(genotypes) == unseen))
         return (genotypes.take(kept), y[kept]) if len(kept) >= _FEWEST else None
 
     def _score(self, rows: tuple[GenotypeRows, Floats]) -> float:

@@ -11,12 +11,18 @@ from torch import Tensor
 
 from knockgraph.errors import BaselineError
 from knockgraph.graph import CellGraph
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows
+from knockgraph.models.baselines.out_of_fold import WithoutFold, held_out
 from knockgraph.models.baselines.pair_gp import PairGP
 from knockgraph.models.baselines.pair_model import Device
 from knockgraph.models.kernels.attention import ProfileAttention
-from knockgraph.screen.ragged import Ints
+from knockgraph.models.kernels.correction import PairCorrection
 
+_WHERE = {False: "seen genes", True: "unseen genes"}
 _SHARES = (0.5, 0.0, 0.25, 0.75, 1.0)
+_FEWEST_PAIRS = 1000  # fewest pairs out of fold that a correction is learned from
+_ENOUGH_PAIRS = 150_000  # once there are as many, the remaining folds are not fitted
+_MANY_GENES = 1500  # with more, one fold must do: fitting takes long, and it has pairs enough
 _EFFECT = 11.5  # weight of a gene's effect relative to its profile, in units of the labels' spread
 
 
@@ -29,13 +35,21 @@ class ProfilePropagation(PairGP):
     out,
     as for an unseen gene. t is chosen by the validation part, 1/2 without one.
 
+    What this leaves unexplained of a genotype of two genes is learned from pairs that were predicted out of fold:
+    :math:`\hat y + \delta(x)`, with a small network :math:`\delta` of six features x of the pair
+    (:class:`~knockgraph.models.kernels.correction.PairCorrection`): the prediction, sums and differences of effects and
+    of sizes of profiles, and the cosine of the profiles; an unseen gene has those of its mixture. There is one
+    :math:`\delta` for pairs of seen genes (five folds leave out genotypes), and one for pairs with an unseen gene (five
+    folds leave out genes). The validation part may reject either.
+
     Args:
         graph: The cell graph.
         relations: Networks to use; by default all.
         features: Gene features to use; by default all but those that repeat the networks.
         method: ``ridge``, ``attention``, or ``both``.
         ridge: λ of the kernel ridge regression, by default chosen (0.2).
-        seed: Of the attention's first weights.
+        correction: Whether to learn :math:`\delta`; it needs 1,000 genotypes of two genes.
+        seed: Of the first weights of attention and correction.
         device: Where it is fitted; ``auto``: on a GPU if there is one.
     """
 
@@ -48,6 +62,7 @@ class ProfilePropagation(PairGP):
         features: Sequence[str] | None = None,
         method: Literal["ridge", "attention", "both"] = "both",
         ridge: float | None = None,
+        correction: bool = True,
         seed: int = 0,
         device: Device = "auto",
     ) -> None:
@@ -55,11 +70,25 @@ class ProfilePropagation(PairGP):
         if method not in ("ridge", "attention", "both"):
             raise BaselineError(f"method is {method!r}; use ridge, attention or both")
         self.method = method
+        self.correction = correction
         self.seed = seed
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.attention: ProfileAttention | None = None
+        self.corrections: dict[bool, PairCorrection] = {}
+
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        super()._fit(genotypes, y)
+        if self.correction and self.process is not None:
+            similarity = self.similarities.to(self.similarities)
+            for unseen in (False, True) if len(similarity) else (False,):
+                self._fit_correction(genotypes, y, similarity, unseen)
 
     def _chosen(self) -> dict[str, float]:
         found = super()._chosen()
-        return found | {"share of attention": self.share} if found else found
+        kept = {f"correction, {_WHERE[unseen]}": float(unseen in self.corrections) for unseen in _WHERE}
+        return found | {"share of attention": self.share} | kept if found else found
 
     def _state(self) -> dict[str, Any]:
         found = super()._state()
@@ -67,11 +96,14 @@ class ProfilePropagation(PairGP):
             return found
         attention = self.attention
         learned = None if attention is None else [dict(attention.state_dict()), attention.center, attention.scale]
-        return found | {"share": self.share, "attention": learned}
+        corrections = {
+            _WHERE[unseen]: [dict(one.state_dict()), one.center, one.scale, one.unit]
+            for unseen, one in self.corrections.items()
+        }
+        return found | {"share": self.share, "attention": learned, "corrections": corrections}
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        self.attention = None
         if self.process is None:
             return
         self.share = state["share"]
@@ -79,6 +111,11 @@ class ProfilePropagation(PairGP):
             weights, center, scale = state["attention"]
             self.attention = ProfileAttention(self._here(center), self._here(scale))
             self.attention.load_state_dict(weights)
+        for unseen, where in _WHERE.items():
+            if where in state.get("corrections", {}):  # earlier runs have none
+                weights, *about = state["corrections"][where]
+                self.corrections[unseen] = PairCorrection(*map(self._here, about))
+                self.corrections[unseen].load_state_dict(weights)
 
     def _fit_mixture(self, similarity: Tensor) -> None:
         self.share, self.attention = 0.0, None
@@ -105,12 +142,47 @@ class ProfilePropagation(PairGP):
         self.share = 1.0
         self.attention.learn(similarity, profiles, known, check=None if rows is None else lambda: self._score(rows))
 
-    def _mixture(self, unseen: Ints) -> Tensor:
+    def _mixed(self, network: Tensor, across: Tensor) -> Tensor:
         if self.attention is None:
-            return super()._mixture(unseen)
-        across = self._across(unseen)
+            return super()._mixed(network, across)
         with torch.no_grad():
             mixture: Tensor = self.share * self.attention(across)
-        return mixture + (1 - self.share) * self._ridge_mixture(across) if self.share < 1 else mixture
+        return mixture + (1 - self.share) * super()._mixed(network, across) if self.share < 1 else mixture
 
-    attention: ProfileAttention | None = None
+    def _fit_correction(self, genotypes: GenotypeRows, y: Floats, similarity: Tensor, unseen: bool) -> None:
+        """Learn δ of pairs of seen genes, or of those with an unseen one, and keep it unless validation rejects it."""
+        features, left, found = [], [], 0
+        enough = _ENOUGH_PAIRS if len(self.seen) <= _MANY_GENES else _FEWEST_PAIRS
+        for held in held_out(genotypes, unseen):
+            rest = held & (np.diff(genotypes.ptr) == 2)
+            if found >= enough or not rest.any() or held.all():
+                continue
+            fold = WithoutFold(self, similarity)
+            fold._fit(genotypes.take(np.flatnonzero(~held)), y[~held])
+            pairs = np.flatnonzero(rest)
+            pairs = pairs[fold.with_unseen(genotypes.take(pairs)) == unseen]
+            predicted = fold._predict(genotypes.take(pairs))
+            features.append(fold.pair_features(genotypes.take(pairs), predicted))
+            left.append(self._tensor(y[pairs] - predicted))
+            found += len(pairs)
+        if found < _FEWEST_PAIRS:
+            return
+        learned = PairCorrection.learned(torch.cat(features), torch.cat(left), self.seed)
+        rows = self._chosen_rows(unseen)
+        without = -1.0 if rows is None else self._score(rows)
+        self.corrections[unseen] = learned
+        if rows is not None and self._score(rows) <= without:
+            del self.corrections[unseen]
+
+    def _predict(self, genotypes: GenotypeRows) -> Floats:
+        found = super()._predict(genotypes)
+        if not self.corrections:
+            return found
+        of_two, new = np.diff(genotypes.ptr) == 2, self.with_unseen(genotypes)
+        for unseen, correction in self.corrections.items():
+            pairs = np.flatnonzero(of_two & (new == unseen))
+            if len(pairs):
+                with torch.no_grad():
+                    more = correction(self.pair_features(genotypes.take(pairs), found[pairs]))
+                found[pairs] += more.double().cpu().numpy()
+        return found

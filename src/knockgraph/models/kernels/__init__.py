@@ -2,5 +2,5 @@
 
 They work on tensors only; :mod:`knockgraph.models.baselines` turns them into models of screens. In the order of the
 data: ``similarity`` (graph → genes × genes), ``measured`` (screen → pairs), ``soft_impute``, ``pair_process`` and
-``beyond_pairs`` (seen genes), ``propagation`` and ``attention`` (unseen genes).
+``beyond_pairs`` (seen genes), ``propagation`` and ``attention`` (unseen genes), ``correction`` (what they leave).
 """
