@@ -15,7 +15,7 @@ NAMED = ("model", "strategy", "loss")
 BEST = dict.fromkeys(("collins2007", "costanzo2016", "interactions"), "profile-propagation") | {
     "kuzmin2018": "boosting"
 }
-"""Data → the model of a run that chooses none: the best one there, chosen on validation parts (docs/results.md)."""
+"""Data → the model of a run that chooses none: the best one there; how it was chosen: docs/results.md."""
 
 
 def choices(group: str) -> list[str]:

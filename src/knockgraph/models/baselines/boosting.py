@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from knockgraph.errors import BaselineError, MissingPackageError
 from knockgraph.graph import CellGraph
@@ -17,7 +16,7 @@ from knockgraph.screen.calls import calls_of
 
 _LARGE: dict[str, float] = {"trees": 300, "learning_rate": 0.1, "leaves": 31, "ridge": 1.0, "rows of a leaf": 40}
 _SMALL: dict[str, float] = {"trees": 120, "learning_rate": 0.05, "leaves": 8, "ridge": 10.0, "rows of a leaf": 200}
-_STUMPS = _SMALL | {"trees": 200, "leaves": 2}
+_CLASSES = _SMALL | {"share of columns": 0.3}
 
 
 class Boosting(Baseline):
@@ -28,9 +27,8 @@ class Boosting(Baseline):
     the networks.
 
     Of values: large trees (300 with 31 leaves, learning rate 0.1, ridge 1) or small ones (120, 8, 0.05, 10), whichever
-    correlate better with the validation labels. Of classes: small ones, or trees of one question each (200, 2, 0.05,
-    10), whichever have the larger area under the ROC curve there. The first ones without a validation part, or if an
-    option is given.
+    correlate better with the validation labels; large ones without a validation part, or if an option is given. Of
+    classes: small ones, each question of which is chosen from 30 % of the features, drawn at random.
 
     Args:
         graph: The cell graph.
@@ -72,8 +70,8 @@ class Boosting(Baseline):
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph("boosting", self.graph, genotypes)
         called = calls_of(self.graph) and bool((np.diff(genotypes.ptr) > 2).any())
-        self.features = (TripleFeatures if called else GenotypeFeatures)(self.graph, seed=self.seed)
         self.model: Trees | None = None
+        self.features = TripleFeatures(self.graph) if called else GenotypeFeatures(self.graph, seed=self.seed)
         table = self.features.fit(genotypes, y)
         if len(y) > self.max_rows:
             kept = np.sort(np.random.default_rng(self.seed).permutation(len(y))[: self.max_rows])
@@ -82,19 +80,18 @@ class Boosting(Baseline):
         lowest = np.where(np.isnan(table), np.inf, table).min(0)
         self.used = np.flatnonzero(lowest < np.where(np.isnan(table), -np.inf, table).max(0))
         self.mean = _log_odds(y) if self.classes else float(y.mean())
-        first, second = (_SMALL, _STUMPS) if self.classes else (_LARGE, _SMALL)
-        self.settings = first | self.given
+        self.settings = (_CLASSES if self.classes else _LARGE) | self.given
         if len(self.used) == 0 or (self.classes and y.min() == y.max()):
             return
         table = table[:, self.used]
         self.model = self._grown(table, y)
-        if self.validation is None or self.given:
+        if self.classes or self.validation is None or self.given:
             return
-        kept_model, score = self.model, self._validated(*self.validation)
-        self.settings = second
+        large, score = self.model, self._validated(*self.validation)
+        self.settings = _SMALL
         self.model = self._grown(table, y)
         if not self._validated(*self.validation) > score:
-            self.model, self.settings = kept_model, first
+            self.model, self.settings = large, _LARGE
 
     def _grown(self, table: Matrix, y: Floats) -> Trees:
         try:
@@ -110,6 +107,7 @@ class Boosting(Baseline):
             max_leaf_nodes=int(self.settings["leaves"]),
             min_samples_leaf=min(int(self.settings["rows of a leaf"]), max(1, len(y) // 50)),
             l2_regularization=self.settings["ridge"],
+            max_features=self.settings.get("share of columns", 1.0),
             max_bins=63,
             early_stopping=False,
             random_state=self.seed,
@@ -122,7 +120,7 @@ class Boosting(Baseline):
         predicted = self._predict(genotypes)
         if predicted.std() == 0 or y.std() == 0:
             return -1.0
-        return _area(predicted, y == 1) if self.classes else float(np.corrcoef(predicted, y)[0, 1])
+        return float(np.corrcoef(predicted, y)[0, 1])
 
     def _chosen(self) -> dict[str, float]:
         return self.settings
@@ -146,14 +144,6 @@ class Boosting(Baseline):
             part = genotypes.part(start, min(start + self.max_rows, len(genotypes)))
             blocks.append(self.model(self.features(part)[:, self.used]))
         return np.concatenate(blocks) if blocks else np.empty(0)
-
-
-def _area(predicted: Floats, positive: npt.NDArray[np.bool_]) -> float:
-    """The area under the ROC curve: how often a positive row is predicted higher than a negative one, half for ties."""
-    _, place, count = np.unique(predicted, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(count) - (count - 1) / 2)[place]
-    ones = int(positive.sum())
-    return float((rank[positive].sum() - ones * (ones + 1) / 2) / (ones * (len(rank) - ones)))
 
 
 def _log_odds(y: Floats) -> float:

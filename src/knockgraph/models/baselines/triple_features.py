@@ -2,130 +2,155 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from knockgraph.errors import BaselineError
 from knockgraph.graph import CellGraph
-from knockgraph.graph.structural_features import diffusion
+from knockgraph.graph.structural_features import FEATURES, diffusion
 from knockgraph.models.baselines.baseline import Floats, GenotypeRows, packed, sums, unpacked
+from knockgraph.models.baselines.call_profiles import AskedProfiles, CallProfiles
+from knockgraph.models.baselines.lone_gene import LoneGenes
 from knockgraph.models.baselines.pair_features import SHRINK, Matrix, both_ways
+from knockgraph.models.baselines.similar_rows import SimilarRows
 from knockgraph.screen.calls import calls_of
 
-_KEPT = ("diffusion", "gene_total", "gene_count", "pair", "pair_total", "pair_count", "hidden", "seed")
-_DEGREE = 0.3  # weight of the number of calls in the choice of the lone gene
+_KEPT = ("diffusion", "strength", "gene_total", "gene_count", "pair", "pair_total", "pair_count")
 _Genes = npt.NDArray[np.int64]
 
 
 class TripleFeatures:
-    r"""Features of genotypes in which one gene, the *lone* one, is told from the others.
+    r"""Features of genotypes in which one gene, the *lone* one (:class:`LoneGenes`), is told from the others.
 
-    A screen of query pairs against arrays deletes the same pair of genes in many rows, with another third gene in each.
-    The third gene is the lone one: it is recognised by
-
-    .. math:: \log(1 + n_{-g}) + \log(1 + c_g) - 0.3 \log(1 + d_g) + \log(1 + s_{-g}),
-
-    largest for the lone gene. :math:`n_{-g}` is how often training deletes the other genes together (the most frequent
-    pair of them), :math:`c_g` how often it deletes g without any of the others, :math:`d_g` the number of g's digenic
-    calls and :math:`s_{-g}` the number of genes with which both others have calls (the largest of a pair of them).
-
-    The columns: effect of the lone gene, least and largest effect of the others; effect of the others' pair; for
-    digenic calls (:func:`~knockgraph.screen.calls.with_calls`) the degrees of the genes in the same way, and whether
-    pairs are called and the number of their common partners, least and largest over the pairs with the lone gene,
-    largest over the other pairs; the cosines of the diffusion coordinates in the same way; for every other relation the
-    number of edges between the genes.
+    The columns: effect of the lone gene, least and largest effect of the others; for digenic calls
+    (:func:`~knockgraph.screen.calls.with_calls`) the degrees of the genes in the same way, and whether pairs are
+    called, the number of their common partners and its cosine, least and largest over the pairs with the lone gene,
+    largest over the other pairs; in the same way the calls that similar genes predict for these pairs
+    (:class:`CallProfiles`) and the cosines of the diffusion coordinates; the strength of every gene feature (its root
+    mean square) like the degrees; for every other relation the number of edges between the genes; what training rows
+    with similar genes in the same roles say (:class:`SimilarRows`).
 
     The effect of a gene is the mean deviation of the training rows that delete it without any other gene of the
-    genotype, the effect of a pair that of all rows that delete both. A training row must look like a held-out one. In
-    a share of the rows one gene is hidden, as if no training row deleted it; in the others all rows that share a pair
-    of genes with the row, as if its pairs were new. Numbers of rows are exact for genotypes of up to three genes.
+    genotype. Rows that share two genes with the genotype never count, not even where they are known, so that every row
+    looks like one of a new query pair; otherwise trees learn the pairs of the training part by heart. Numbers of rows
+    are exact for genotypes of up to three genes.
 
     Args:
-        graph: The cell graph.
-        hidden: Share of training rows in which a gene is hidden.
-        seed: Of the choice of these rows.
+        graph: The cell graph with calls.
     """
 
-    def __init__(self, graph: CellGraph, hidden: float = 0.3, seed: int = 0) -> None:
+    def __init__(self, graph: CellGraph) -> None:
         self.graph = graph
-        self.hidden = hidden
-        self.seed = seed
         own = graph.features
         coordinates = (own["diffusion"] if "diffusion" in own else diffusion(graph)).float().numpy()
         self.diffusion = coordinates / np.maximum(np.linalg.norm(coordinates, axis=1, keepdims=True), 1e-9)
+        given = [own[name].double().square().mean(1).sqrt().numpy() for name in own if name not in FEATURES]
+        self.strength = np.stack(given, 1) if given else np.zeros((graph.num_genes, 0))
+        self.strength[self.strength == 0] = np.nan  # a gene without values
 
     def state(self) -> dict[str, Any]:
         """What a fit has found, and the coordinates."""
-        return {name: packed(getattr(self, name)) for name in _KEPT}
+        return {name: packed(getattr(self, name)) for name in _KEPT} | {
+            "profiles": self.profiles.state(),
+            "lone": self.lone.state(),
+            "similar": None if self.similar is None else self.similar.state(),
+        }
 
     @staticmethod
     def from_state(graph: CellGraph, state: dict[str, Any]) -> TripleFeatures:
         """The inverse of :meth:`state`."""
+        if "similar" not in state:
+            raise BaselineError(
+                "the run was made by an earlier version with other features of digenic calls; train it again"
+            )
         made = TripleFeatures.__new__(TripleFeatures)
         vars(made).update({name: unpacked(state[name]) for name in _KEPT})
         made.graph = graph
+        made.profiles = CallProfiles.from_state(graph, state["profiles"])
+        made.lone = LoneGenes.from_state(state["lone"])
+        made.similar = None if state["similar"] is None else SimilarRows.from_state(state["similar"])
         return made
 
     def fit(self, genotypes: GenotypeRows, y: Floats) -> Matrix:
-        """Learn the effects of genes and pairs; the features of the training rows, ``[rows, features]``."""
+        """Learn the effects of genes; the features of the training rows, ``[rows, features]``."""
         residual = y - y.mean()
         self.gene_total = sums(genotypes.genes, residual[genotypes.row], genotypes.num_genes)
         self.gene_count = np.bincount(genotypes.genes, minlength=genotypes.num_genes).astype(np.float64)
         row, code = genotypes.pairs()
         self.pair, place, count = np.unique(code, return_inverse=True, return_counts=True)
         self.pair_total, self.pair_count = sums(place, residual[row], len(self.pair)), count.astype(np.float64)
+        self.profiles = CallProfiles(self.graph, np.unique(genotypes.genes))
+        blocks = [
+            (genes, self._known_lone(genes), residual[rows])
+            for rows, genes in _by_size(genotypes)
+            if genes.shape[1] > 2
+        ]
+        alone = np.zeros(genotypes.num_genes)
+        for genes, lone, _ in blocks:
+            alone += np.bincount(genes[np.arange(len(genes)), lone], minlength=genotypes.num_genes)
+        self.lone = LoneGenes(self.graph, alone, self.gene_count)
+        self.similar = SimilarRows(genotypes.num_genes) if blocks else None
+        if self.similar is not None:
+            self.similar.fit(blocks, self.profiles.of(np.unique(genotypes.genes)))
         return self._table(genotypes, residual)
 
     def __call__(self, genotypes: GenotypeRows) -> Matrix:
         """The features of other rows, ``[rows, features]``."""
         return self._table(genotypes, None)
 
-    def _table(self, genotypes: GenotypeRows, own: Floats | None) -> Matrix:
-        near = _Near(self.graph, genotypes.genes)
-        size, random = np.diff(genotypes.ptr), np.random.default_rng(self.seed)
-        hidden = np.where(random.random(len(size)) < self.hidden, random.integers(0, np.maximum(size, 1)), -1)
-        table = None
-        for s in np.unique(size[size > 0]).tolist():
-            rows = np.flatnonzero(size == s)
-            genes = genotypes.genes[genotypes.ptr[rows][:, None] + np.arange(s)]
-            block = self._block(genes, near, None if own is None else (own[rows], hidden[rows]))
-            if table is None:
-                table = np.full((len(size), block.shape[1]), np.nan, np.float32)
-            table[rows] = block
-        return np.full((len(size), 1), np.nan, np.float32) if table is None else table
+    def _known_lone(self, genes: _Genes) -> _Genes:
+        """Column of the lone gene of training rows: all others are deleted together most often."""
+        pairs = _Pairs.of(genes)
+        count, _ = self._pairs(pairs.left, pairs.right)
+        found: _Genes = _of_others(count, pairs.within).argmax(1)
+        return found
 
-    def _block(self, genes: _Genes, near: _Near, training: tuple[Floats, npt.NDArray[np.int64]] | None) -> Matrix:
-        """Of genotypes of one size, ``genes`` ``[rows, size]``."""
+    def _table(self, genotypes: GenotypeRows, own: Floats | None) -> Matrix:
+        near = _Near(self.graph, self.profiles.of(np.unique(genotypes.genes)))
+        table = None
+        for rows, genes in _by_size(genotypes):
+            block = self._block(genes, near, None if own is None else own[rows])
+            if table is None:
+                table = np.full((len(genotypes), block.shape[1]), np.nan, np.float32)
+            table[rows] = block
+        return np.full((len(genotypes), 1), np.nan, np.float32) if table is None else table
+
+    def _block(self, genes: _Genes, near: _Near, own: Floats | None) -> Matrix:
+        """Of genotypes of one size, ``genes`` ``[rows, size]``; ``own`` are the deviations of training rows."""
         n, s = genes.shape
-        first, second = np.triu_indices(s, 1)
-        left, right = genes[:, first], genes[:, second]
-        within = (np.arange(s)[:, None] == first) | (np.arange(s)[:, None] == second)  # [size, pairs]
+        pairs = _Pairs.of(genes)
+        left, right, within = pairs.left, pairs.right, pairs.within
         pair_count, pair_total = self._pairs(left, right)
         count, total = self.gene_count[genes], self.gene_total[genes]
-        if training is not None:
-            pair_count, pair_total = pair_count - 1, pair_total - training[0][:, None]
-            count, total = count - 1, total - training[0][:, None]
-        count, total = count - pair_count @ within.T, total - pair_total @ within.T
-        if training is not None:
-            new = (training[1][:, None] == np.arange(s)) & (training[1] >= 0)[:, None]  # [rows, size]
-            unknown = (training[1] < 0)[:, None] | (new @ within)
-            pair_count, pair_total = np.where(unknown, 0, pair_count), np.where(unknown, 0, pair_total)
-            count = np.where(new, 0, count)
-        count = np.maximum(count, 0)
-        degree, common = near.degree(genes), near.common(left, right)
-        together, shared = (_of_others(value, within) for value in (pair_count, sum(common, np.zeros(left.shape))))
-        calls = sum(degree, np.zeros(genes.shape))
-        key = np.log1p(together) + np.log1p(count) - _DEGREE * np.log1p(calls) + np.log1p(shared)
-        lone = key.argmax(1)
+        if own is not None:
+            pair_count, pair_total = pair_count - 1, pair_total - own[:, None]
+            count, total = count - 1, total - own[:, None]
+        count, total = np.maximum(count - pair_count @ within.T, 0), total - pair_total @ within.T
+        if own is not None:
+            pair_count = np.zeros_like(pair_count)
+        lone = self.lone(genes, _of_others(pair_count, within), count)
+        with_lone, at_left = within[lone], pairs.first == lone[:, None]
         columns = _lone_and_others(_effect(total, count), lone)
-        columns.append(_largest(np.where(within[lone], np.nan, _effect(pair_total, pair_count))))
-        for value in degree:
+        for value in (*near.degree(genes), *self.strength.T[:, genes]):
             columns += _lone_and_others(value, lone)
         cosine = np.einsum("rpk,rpk->rp", self.diffusion[left], self.diffusion[right])
-        for value in (*near.called(left, right), *common, cosine):
-            columns += _with_lone_and_others(value, within[lone])
+        for value in (*near.called(left, right), *near.shared(left, right), cosine):
+            columns += _with_lone_and_others(value, with_lone)
+        for forth, back in near.borrowed(left, right):
+            columns += _with_lone(np.where(at_left, back, forth), with_lone)
+            columns += _with_lone(np.where(at_left, forth, back), with_lone)
+            columns.append(_largest(np.where(with_lone, np.nan, forth + back)))
+        for value in near.between(left, right):
+            columns += _with_lone(value, with_lone)
         columns += [value.sum(1) for value in near.edges(left, right)]
+        if self.similar is None or s < 3:
+            columns += [np.full(n, np.nan)] * 2
+        else:
+            columns += self.similar(genes, lone, near.profiles)
         return np.stack([np.broadcast_to(column, (n,)) for column in columns], 1).astype(np.float32)
 
     def _pairs(self, left: _Genes, right: _Genes) -> tuple[Floats, Floats]:
@@ -138,32 +163,51 @@ class TripleFeatures:
         return np.where(known, self.pair_count[place], 0), np.where(known, self.pair_total[place], 0)
 
 
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """The pairs of genotypes of one size: columns of their genes, the genes, and which column is in which pair."""
+
+    first: _Genes
+    left: _Genes
+    right: _Genes
+    within: npt.NDArray[np.bool_]
+
+    @staticmethod
+    def of(genes: _Genes) -> _Pairs:
+        size = np.arange(genes.shape[1])[:, None]
+        first, second = np.triu_indices(genes.shape[1], 1)
+        return _Pairs(first, genes[:, first], genes[:, second], (size == first) | (size == second))
+
+
 class _Near:
     """Calls and edges of some genes: what :class:`TripleFeatures` asks the graph for."""
 
-    def __init__(self, graph: CellGraph, genes: _Genes) -> None:
+    def __init__(self, graph: CellGraph, profiles: AskedProfiles) -> None:
         self.num_genes = graph.num_genes
         self.calls = calls_of(graph)
         self.ends = {name: both_ways(relation) for name, relation in graph.relations.items()}
         self.code = {name: np.unique(a * self.num_genes + b) for name, (a, b) in self.ends.items()}
-        self.place = np.full(self.num_genes, -1)
-        there = np.unique(genes)
-        self.place[there] = np.arange(len(there))
-        self.partners = []
-        for name in self.calls:
-            source, target = self.ends[name]
-            here = self.place[source] >= 0
-            rows = np.zeros((len(there), self.num_genes), np.float32)
-            rows[self.place[source[here]], target[here]] = 1
-            self.partners.append(rows @ rows.T)
+        self.profiles = profiles
 
     def degree(self, genes: _Genes) -> list[Floats]:
         """The number of each gene's calls, one array for each sign."""
         return [np.bincount(self.ends[name][0], minlength=self.num_genes)[genes].astype(float) for name in self.calls]
 
-    def common(self, left: _Genes, right: _Genes) -> list[Floats]:
-        """How many genes both of a pair have calls with."""
-        return [found[self.place[left], self.place[right]].astype(float) for found in self.partners]
+    def shared(self, left: _Genes, right: _Genes) -> list[Floats]:
+        """How many genes both of a pair have calls with, and the cosine of their calls."""
+        return [self._of(table, left, right) for table in (*self.profiles.common, *self.profiles.cosine)]
+
+    def borrowed(self, left: _Genes, right: _Genes) -> list[tuple[Floats, Floats]]:
+        """Whether genes similar to the left one have calls with the right one, and the other way round."""
+        return [(self._of(table, left, right), self._of(table, right, left)) for table in self.profiles.borrowed]
+
+    def between(self, left: _Genes, right: _Genes) -> list[Floats]:
+        """Whether genes similar to the left one have calls with genes similar to the right one."""
+        return [self._of(table, left, right) for table in self.profiles.between]
+
+    def _of(self, table: npt.NDArray[np.float32], left: _Genes, right: _Genes) -> Floats:
+        place = self.profiles.place
+        return table[place[left], place[right]].astype(np.float64)
 
     def called(self, left: _Genes, right: _Genes) -> list[Floats]:
         """Whether pairs are called, 0 or 1."""
@@ -175,6 +219,14 @@ class _Near:
 
     def _joined(self, name: str, left: _Genes, right: _Genes) -> Floats:
         return np.isin(left * self.num_genes + right, self.code[name]).astype(float)
+
+
+def _by_size(genotypes: GenotypeRows) -> Iterator[tuple[_Genes, _Genes]]:
+    """Rows of each size of at least 1, and their genes, ``[rows, size]``."""
+    size = np.diff(genotypes.ptr)
+    for s in np.unique(size[size > 0]).tolist():
+        rows = np.flatnonzero(size == s)
+        yield rows, genotypes.genes[genotypes.ptr[rows][:, None] + np.arange(s)]
 
 
 def _effect(total: Floats, count: Floats) -> Floats:
@@ -193,10 +245,15 @@ def _lone_and_others(value: Floats, lone: npt.NDArray[np.int64]) -> list[Floats]
     return [value[np.arange(len(value)), lone], -_largest(-others), _largest(others)]
 
 
+def _with_lone(value: Floats, with_lone: npt.NDArray[np.bool_]) -> list[Floats]:
+    """Of numbers of the pairs, ``[rows, pairs]``: least and largest with the lone gene."""
+    near = np.where(with_lone, value, np.nan)
+    return [-_largest(-near), _largest(near)]
+
+
 def _with_lone_and_others(value: Floats, with_lone: npt.NDArray[np.bool_]) -> list[Floats]:
     """Of numbers of the pairs, ``[rows, pairs]``: least and largest with the lone gene, largest of the others."""
-    near, others = np.where(with_lone, value, np.nan), np.where(with_lone, np.nan, value)
-    return [-_largest(-near), _largest(near), _largest(others)]
+    return [*_with_lone(value, with_lone), _largest(np.where(with_lone, np.nan, value))]
 
 
 def _largest(value: Floats) -> Floats:
