@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from training_runs import run
+from training_runs import forget, run
 from typer.testing import CliRunner
 
 from knockgraph.cli import app, main
@@ -45,7 +45,7 @@ def test_screen_info_split(demo: Path) -> None:
 
 
 def test_bench_loader(demo: Path) -> None:
-    run("bench", "loader", "--scale", "demo", "--pyg-samples", "300", "--json", "b.json", cwd=demo)
+    run("bench", "loader", "--scale", "demo", "--pyg-samples", "300", "--json", "b.json", cwd=demo, before=forget)
     report = json.loads((demo / "b.json").read_text())["runs"][0]
     rate = {r["name"]: r["samples_per_s"] for r in report["results"]}
     assert set(rate) == {"flat", "flat, 2 workers", "PyG", "PyG, 2 workers"}

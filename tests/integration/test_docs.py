@@ -34,14 +34,14 @@ def commands(page: Path, slow: bool) -> list[str]:
     return found
 
 
-def run_all(page: Path, folder: Path, slow: bool) -> None:
+def run_all(page: Path, folder: Path, slow: bool, fresh: bool) -> None:
     shutil.copytree(ROOT / "docs" / "example", folder / "docs" / "example")  # as in a clone
     for command in commands(page, slow):
         words = shlex.split(command, comments=True)
         if words[0] in SET_UP:
             continue
         assert words[0] in ("knockgraph", "python"), f"{page.name}: {command}"
-        if words[0] == "knockgraph" and page.name not in FRESH and not slow:
+        if words[0] == "knockgraph" and not fresh:
             done = run(*words[1:], cwd=folder, code=None, before=forget)
         else:
             call = [*KNOCKGRAPH, *words[1:]] if words[0] == "knockgraph" else [sys.executable, *words[1:]]
@@ -51,13 +51,14 @@ def run_all(page: Path, folder: Path, slow: bool) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands(page: Path, tmp_path: Path) -> None:
-    run_all(page, tmp_path, slow=False)
+    run_all(page, tmp_path, slow=False, fresh=page.name in FRESH)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_slow_commands(page: Path, tmp_path: Path) -> None:
-    run_all(page, tmp_path, slow=True)
+@pytest.mark.parametrize("slow", [False, True])
+def test_commands_in_fresh_processes(page: Path, slow: bool, tmp_path: Path) -> None:
+    run_all(page, tmp_path, slow, fresh=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
