@@ -41,7 +41,8 @@ def about(result: dict[str, Any]) -> str:
     return (
         f"{control}Test parts of {counted(len(result['seeds']), 'seed')} ({', '.join(map(str, result['seeds']))}), "
         "of the split and of the model: the score of each, then their mean and its 95 % interval "
-        f"({result['samples']} bootstrap samples of the test experiments). Settings that were searched were chosen on validation parts. "
+        f"({result['samples']} bootstrap samples of the test experiments). Settings that were searched were chosen on "
+        "validation parts. "
         "“Behind the best” is a paired difference on the same samples. An asterisk marks the default model of the "
         f"screen. knockgraph {result['version']}."
     )
