@@ -77,7 +77,7 @@ def read(path: str | os.PathLike[str]) -> Screen:
         raise
     except (pa.ArrowException, OSError, UnicodeError) as error:
         detail = str(error).splitlines()[0]
-        if not str(source).endswith(".parquet"):
+        if isinstance(error, pa.ArrowInvalid) and not str(source).endswith(".parquet"):
             raise FileFormatError(
                 f"{source} is not a readable screen, which is a Parquet file; if it is a table, make a screen of it: "
                 f"knockgraph screen import table --from {source} -o {Path(source).stem}.parquet"
