@@ -108,3 +108,5 @@ def test_not_that_file(tmp_path: Path) -> None:
         read_features(write(tmp_path / "x.tab", LINES[0] + "\n" + feature("ORF", "Y", start="here") + "\n"))
     with pytest.raises(FileFormatError, match="line 2: an ORF has no name"):
         read_features(write(tmp_path / "x.tab", LINES[0] + "\n" + feature("ORF", "") + "\n"))
+    with pytest.raises(FileFormatError, match=r"x\.tab has an ORF called 'Y\\x7fP': gene names have no line breaks"):
+        read_features(write(tmp_path / "x.tab", LINES[0] + "\n" + feature("ORF", "Y\x7fP") + "\n"))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from knockgraph.errors import FileFormatError
 from knockgraph.graph import GeneNames
+from knockgraph.graph.genes import unfit
 from knockgraph.sources.delimited import DelimitedFile
 
 PLASMID = "2-micron"
@@ -153,6 +154,10 @@ def read_features(path: Path) -> Features:
     twice = next((name for name, count in Counter(f.name for f in orfs).items() if count > 1), None)
     if twice is not None:
         raise FileFormatError(f"{path} lists the ORF {twice!r} more than once; get the file again")
+    for f in orfs:
+        reason = unfit(f.name)
+        if reason is not None:
+            raise FileFormatError(f"{path} has an ORF called {f.name!r}: {reason}; get the file again")
     return Features(tuple(orfs), tuple(others), rows)
 
 
