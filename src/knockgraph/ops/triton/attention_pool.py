@@ -24,6 +24,13 @@ _SHARES = 396
 
 
 @triton.jit
+def _gate(weight, bias, out, c, hidden, C: tl.constexpr):
+    """W transposed, in the type in which it is multiplied, and a and u as rows."""
+    w = tl.load(weight + hidden[None, :] * C + c[:, None])
+    return w, tl.load(bias + hidden).to(tl.float32)[None, :], tl.load(out + hidden).to(tl.float32)[None, :]
+
+
+@triton.jit
 def _logits(
     x,
     keep,
@@ -45,9 +52,7 @@ def _logits(
     real = sample < batch
     c = tl.arange(0, C)
     hidden = tl.arange(0, H)
-    w = tl.load(weight + hidden[None, :] * C + c[:, None])
-    b = tl.load(bias + hidden).to(tl.float32)[None, :]
-    u = tl.load(out + hidden).to(tl.float32)[None, :]
+    w, b, u = _gate(weight, bias, out, c, hidden, C)
     start = tl.program_id(0) * per_share
     for row in range(start, tl.minimum(start + per_share, rows)):
         at = tl.cast(row, tl.int64) * batch + sample
@@ -107,9 +112,7 @@ def _backward(
     real = sample < batch
     c = tl.arange(0, C)
     hidden = tl.arange(0, H)
-    w = tl.load(weight + hidden[None, :] * C + c[:, None])
-    b = tl.load(bias + hidden).to(tl.float32)[None, :]
-    u = tl.load(out + hidden).to(tl.float32)[None, :]
+    w, b, u = _gate(weight, bias, out, c, hidden, C)
     of_sample = sample[:, None] * C + c[None, :]
     grad = tl.load(dz + of_sample, mask=real[:, None], other=0.0)
     along = tl.sum(grad * tl.load(z + of_sample, mask=real[:, None], other=0.0), 1)
