@@ -59,7 +59,7 @@ def _plain(x: Tensor, keep: Tensor, gate: tuple[Tensor, ...]) -> Tensor:
 def _attention_pool(x: Tensor, keep: Tensor, *gate: Tensor) -> tuple[Tensor, Tensor]:
     from knockgraph.ops.triton import attention_pool as attention_pool_triton
 
-    return attention_pool_triton.forward(x, _bytes(keep), _flat(gate))
+    return attention_pool_triton.forward(x, keep, _flat(gate))
 
 
 @_attention_pool.register_fake
@@ -78,17 +78,13 @@ def _attention_pool_grad(x: Tensor, keep: Tensor, *rest: Tensor) -> list[Tensor]
     from knockgraph.ops.triton import attention_pool as attention_pool_triton
 
     gate = rest[:4]
-    dx, *found = attention_pool_triton.backward(x, _bytes(keep), _flat(gate), *rest[4:])
+    dx, *found = attention_pool_triton.backward(x, keep, _flat(gate), *rest[4:])
     return [dx, *(grad.view(part.shape).to(part.dtype) for grad, part in zip(found, gate, strict=True))]
 
 
 @_attention_pool_grad.register_fake
 def _(x: Tensor, keep: Tensor, *rest: Tensor) -> list[Tensor]:
     return [torch.empty_like(x), *(torch.empty_like(part) for part in rest[:4])]
-
-
-def _bytes(keep: Tensor) -> Tensor:
-    return keep.contiguous().view(torch.uint8)
 
 
 def _flat(gate: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -98,7 +98,7 @@ def _relation_mlp(*arguments: Any) -> tuple[Tensor, Tensor]:
 
     own, neighbours, own_weight, weight, bias, scale, shift, count, keep = arguments
     maps, norm = _maps(own_weight, weight, neighbours), _pair(scale, shift)
-    return relation_mlp_triton.forward(own, neighbours, *maps, bias.contiguous(), norm, count, _bytes(keep))
+    return relation_mlp_triton.forward(own, neighbours, *maps, bias.contiguous(), norm, count, keep)
 
 
 @_relation_mlp.register_fake
@@ -114,7 +114,7 @@ def _relation_mlp_grad(*arguments: Any) -> list[Tensor]:
 
     own, neighbours, own_weight, weight, _, scale, shift, count, keep, z, dy = arguments
     maps, norm = _maps(own_weight, weight, neighbours), _pair(scale, shift)
-    found = relation_mlp_triton.backward(own, neighbours, *maps, norm, count, _bytes(keep), z, dy)
+    found = relation_mlp_triton.backward(own, neighbours, *maps, norm, count, keep, z, dy)
     return [g.to(t.dtype) for g, t in zip(found, arguments[:7], strict=True) if g is not None and t is not None]
 
 
@@ -131,10 +131,6 @@ def _maps(own_weight: Tensor, weight: Tensor, like: Tensor) -> tuple[Tensor, Ten
 
 def _pair(scale: Tensor | None, shift: Tensor | None) -> tuple[Tensor, Tensor] | None:
     return None if scale is None or shift is None else (scale.contiguous(), shift.contiguous())
-
-
-def _bytes(keep: Tensor | None) -> Tensor | None:
-    return None if keep is None else keep.contiguous().view(torch.uint8)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

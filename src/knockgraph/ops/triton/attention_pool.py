@@ -17,6 +17,7 @@ from torch import Tensor
 
 from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
 from knockgraph.ops.triton.gelu import gelu_and_slope, rounded_anyway
+from knockgraph.ops.triton.spmm import as_factors
 
 # With 29 samples the gradient's programs fill an H200, three on each SM, twice.
 _SAMPLES = 16
@@ -151,7 +152,7 @@ def forward(x: Tensor, keep: Tensor, gate: tuple[Tensor, ...]) -> tuple[Tensor, 
 
     Args:
         x: [rows, batch, channels].
-        keep: uint8 [rows, batch].
+        keep: Bool [rows, batch].
         gate: Weight [hidden, channels] of the type in which it is multiplied, bias [hidden], weight [hidden] and
             bias [1] of the second map.
     """
@@ -159,10 +160,10 @@ def forward(x: Tensor, keep: Tensor, gate: tuple[Tensor, ...]) -> tuple[Tensor, 
     logits = torch.empty(batch, rows, device=x.device)
     grid, per_share = _grid(rows, batch)
     with torch.cuda.device_of(x):
-        _logits[grid](x, keep, *gate, logits, rows, batch, per_share, **_shape(gate))
+        _logits[grid](x, as_factors(keep), *gate, logits, rows, batch, per_share, **_shape(gate))
         share = logits.softmax(1)
         sums = torch.empty(grid[0], batch, channels, device=x.device)
-        _mean[grid](x, keep, share, sums, rows, batch, per_share, C=channels, SAMPLES=_SAMPLES)
+        _mean[grid](x, as_factors(keep), share, sums, rows, batch, per_share, C=channels, SAMPLES=_SAMPLES)
     return sums.sum(0), share
 
 
@@ -176,7 +177,7 @@ def backward(x: Tensor, keep: Tensor, gate: tuple[Tensor, ...], z: Tensor, share
     with torch.cuda.device_of(x):
         _backward[grid](
             x,
-            keep,
+            as_factors(keep),
             *gate[:3],
             share,
             z,

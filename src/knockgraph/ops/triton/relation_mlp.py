@@ -26,6 +26,7 @@ from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
 from knockgraph.ops.tiles import tile
 from knockgraph.ops.triton.gelu import beside, gelu, gelu_and_slope, rounded_anyway
 from knockgraph.ops.triton.row_norm import normalised
+from knockgraph.ops.triton.spmm import as_factors
 
 
 @triton.jit
@@ -317,7 +318,7 @@ def forward(
         bias: [layers, relations, channels].
         norm: Scale and shift of the layer norm, [relations, channels].
         count: int32 [1]: only that many rows are there, or ``None`` for all.
-        keep: uint8 [rows], 0 where what the neighbours sent is left out, or ``None``.
+        keep: Bool [rows], False where what the neighbours sent is left out, or ``None``.
     """
     layers, relations = weight.shape[:2]
     rows = neighbours.shape[1]
@@ -335,7 +336,7 @@ def forward(
             scale,
             shift,
             count,
-            keep,
+            as_factors(keep),
             z,
             y,
             rows,
@@ -386,7 +387,7 @@ def backward(
                 scale,
                 shift,
                 count,
-                keep,
+                as_factors(keep),
                 z[behind - 1],
                 z[first],
                 z[max(first - 1, 0)],
@@ -410,7 +411,7 @@ def backward(
             own_weight,
             weight[0],
             count,
-            keep,
+            as_factors(keep),
             d_own,
             rows,
             R=relations,
