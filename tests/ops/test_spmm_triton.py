@@ -194,9 +194,10 @@ def test_crowded_relations_on_a_gpu(reduce, relative):
     assert (x.grad[~keep] == 0).all()
 
     graph = torch.cuda.CUDAGraph()  # recorded, it is the same
+    leaf = x.detach().requires_grad_()  # x itself belongs to the stream of the first pass
     with torch.cuda.graph(graph):
-        again = ops.spmm(operator, x, scale_in=keep, scale_out=keep, reduce=reduce)
-        (found,) = torch.autograd.grad(again, x, grad)
+        again = ops.spmm(operator, leaf, scale_in=keep, scale_out=keep, reduce=reduce)
+        (found,) = torch.autograd.grad(again, leaf, grad)
     again.detach().zero_()
     found.zero_()
     graph.replay()
