@@ -50,7 +50,7 @@ def run(
         samples: Of the bootstrap.
         say: Told what happens.
     """
-    chosen = _screens(folder / "data", screens or (), own or {}, cell)
+    chosen = _screens(folder / "data", screens or (), own or {}, cell, more)
     public = [screen.name for screen in chosen if screen.name in (screens or ()) and screen.name != "demo"]
     if public and raw is None and not (folder / "data" / "yeast-clean.cellgraph").exists():
         raise ConfigError("public screens need --from DIR, the folder with their files; or measure --screen demo")
@@ -75,7 +75,9 @@ def run(
     return problems
 
 
-def _screens(data: Path, names: Sequence[str], own: Mapping[str, Path], cell: Path | None) -> list[BenchmarkScreen]:
+def _screens(
+    data: Path, names: Sequence[str], own: Mapping[str, Path], cell: Path | None, more: Sequence[str]
+) -> list[BenchmarkScreen]:
     known = known_screens(data)
     for name in names:
         if name not in known:
@@ -85,4 +87,7 @@ def _screens(data: Path, names: Sequence[str], own: Mapping[str, Path], cell: Pa
             )
     if own and cell is None:
         raise ConfigError("--own needs --cell FILE, the cell graph of your screen")
-    return [*(known[name] for name in names), *(own_screen(name, cell, path) for name, path in own.items() if cell)]
+    return [
+        *(known[name] for name in names),
+        *(own_screen(name, cell, path, more) for name, path in own.items() if cell),
+    ]
