@@ -162,6 +162,12 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path
         run(tmp_path, screens=["demo"], splits=["query pairs"])
     with pytest.raises(ConfigError, match=r"data\.permute"):
         run(tmp_path, screens=["demo"], permute="genes")
+    pairs = [["G00", f"G{k:02d}"] for k in range(1, 40)] + [["G00", "REP1"]]
+    Screen(pairs, {"epsilon": np.arange(40.0)}).save(tmp_path / "stray.parquet")
+    stray = {"stray": tmp_path / "stray.parquet"}
+    with pytest.raises(ConfigError, match=r"--own stray: .*'REP1'.*data\.unknown=drop.*--set KEY=VALUE"):
+        run(tmp_path / "out", own=stray, cell=planted / "cell.cellgraph")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_screen_of_ones_own_may_name_its_phenotype_as_it_likes(planted: Path, tmp_path: Path) -> None:
