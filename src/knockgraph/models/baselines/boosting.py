@@ -10,6 +10,7 @@ from knockgraph.errors import BaselineError, MissingPackageError
 from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, positive, same_graph
 from knockgraph.models.baselines.pair_features import GenotypeFeatures, Matrix
+from knockgraph.models.baselines.quadratic_odds import QuadraticOdds
 from knockgraph.models.baselines.trees import Trees
 from knockgraph.models.baselines.triple_features import TripleFeatures
 from knockgraph.screen.calls import calls_of
@@ -28,7 +29,9 @@ class Boosting(Baseline):
 
     Of values: large trees (300 with 31 leaves, learning rate 0.1, ridge 1) or small ones (120, 8, 0.05, 10), whichever
     correlate better with the validation labels; large ones without a validation part, or if an option is given. Of
-    classes: small ones, each question of which is chosen from 30 % of the features, drawn at random.
+    classes: small ones, each question of which is chosen from 30 % of the features, drawn at random; on
+    :class:`TripleFeatures` the log-odds are the mean of theirs and of a smooth function of the same features
+    (:class:`~knockgraph.models.baselines.quadratic_odds.QuadraticOdds`).
 
     Args:
         graph: The cell graph.
@@ -71,6 +74,7 @@ class Boosting(Baseline):
         same_graph("boosting", self.graph, genotypes)
         called = calls_of(self.graph) and bool((np.diff(genotypes.ptr) > 2).any())
         self.model: Trees | None = None
+        self.smooth: QuadraticOdds | None = None
         self.features = TripleFeatures(self.graph) if called else GenotypeFeatures(self.graph, seed=self.seed)
         table = self.features.fit(genotypes, y)
         if len(y) > self.max_rows:
@@ -85,6 +89,8 @@ class Boosting(Baseline):
             return
         table = table[:, self.used]
         self.model = self._grown(table, y)
+        if self.classes and called:
+            self.smooth = QuadraticOdds.learned(table, y, self.seed)
         if self.classes or self.validation is None or self.given:
             return
         large, score = self.model, self._validated(*self.validation)
@@ -127,14 +133,18 @@ class Boosting(Baseline):
 
     def _state(self) -> dict[str, Any]:
         trees = None if self.model is None else self.model.state()
+        smooth = None if self.smooth is None else self.smooth.state()
         called = isinstance(self.features, TripleFeatures)
-        return {**super()._state(), "features": self.features.state(), "called": called, "trees": trees}
+        about = {"features": self.features.state(), "called": called}
+        return {**super()._state(), **about, "trees": trees, "smooth": smooth}
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         made = TripleFeatures if state.get("called") else GenotypeFeatures  # earlier runs do not say
         self.features = made.from_state(self.graph, state["features"])
         self.model = None if state["trees"] is None else Trees.from_state(state["trees"])
+        smooth = state.get("smooth")  # earlier runs have none
+        self.smooth = None if smooth is None else QuadraticOdds.from_state(smooth)
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
         if self.model is None:
@@ -142,7 +152,9 @@ class Boosting(Baseline):
         blocks = []
         for start in range(0, len(genotypes), self.max_rows):  # the table of features is wide
             part = genotypes.part(start, min(start + self.max_rows, len(genotypes)))
-            blocks.append(self.model(self.features(part)[:, self.used]))
+            table = self.features(part)[:, self.used]
+            found = self.model(table)
+            blocks.append(found if self.smooth is None else (found + self.smooth(table)) / 2)
         return np.concatenate(blocks) if blocks else np.empty(0)
 
 
