@@ -22,7 +22,7 @@ def rows(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def slow(found: QuadraticOdds, row: np.ndarray) -> float:
     z = []
     for x, center, scale in zip(row.tolist(), found.center, found.scale, strict=True):
-        z.append(0.0 if np.isnan(x) else min(max((x - center) / scale, -5.0), 5.0))
+        z.append(0.0 if np.isnan(x) else min(max((x - center) / scale, -3.0), 3.0))
     total = found.offset + sum(w * one for w, one in zip(found.linear, z, strict=True))
     for j in range(4):
         for k in range(j, 4):
@@ -45,7 +45,7 @@ def test_predictions_are_those_of_a_loop() -> None:
 def test_the_penalised_loss_has_no_slope() -> None:
     table, y = rows(4000)
     found = QuadraticOdds.learned(table, y)
-    z = np.nan_to_num((table - found.center) / found.scale).clip(-5, 5)
+    z = np.nan_to_num((table - found.center) / found.scale).clip(-3, 3)
     free = [torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (found.linear, found.square)]
     offset = torch.tensor(found.offset, dtype=torch.float64, requires_grad=True)
     x = torch.from_numpy(z)

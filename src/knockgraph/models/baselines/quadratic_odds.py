@@ -11,7 +11,7 @@ import numpy.typing as npt
 from knockgraph.models.baselines.baseline import Floats, packed, unpacked
 from knockgraph.models.baselines.pair_features import Matrix
 
-_FAR = 5.0  # standard deviations beyond which a feature grows no more
+_FAR = 3.0  # standard deviations beyond which a feature grows no more
 _PENALTY = 1000.0
 _ZEROS = 45_000  # rows of the class 0 that are fitted, at most; the rare class decides, and all its rows are fitted
 _BLOCK = 16_384  # rows at once
@@ -19,7 +19,7 @@ _BLOCK = 16_384  # rows at once
 
 @dataclass(frozen=True, eq=False)
 class QuadraticOdds:
-    r""":math:`f(x) = b + w^\top z + z^\top Q z`, the standardised features :math:`z = (x - \mu) / s` clipped at ±5, 0
+    r""":math:`f(x) = b + w^\top z + z^\top Q z`, the standardised features :math:`z = (x - \mu) / s` clipped at ±3, 0
     where missing; Q is upper triangular. Fitted by logistic regression with the penalty
     :math:`500\, (\lVert w \rVert^2 + \lVert Q \rVert^2)` on the sum of the log losses.
 
