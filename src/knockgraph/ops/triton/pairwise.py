@@ -444,7 +444,10 @@ def mix_pairs_grad(
         tile(f"gradient of {part}", h) for part in ("pairs", "first maps", "mean", "states")
     )
     delta = torch.empty_like(lse)
-    narrow = torch.empty_like(mean)
+    # Whole 16 bytes of rows, for fast products; those that are not there are 0.
+    padded = -(-rows // 8) * 8
+    narrow, shares = h.new_empty(padded, channels), h.new_empty(number, padded)
+    narrow[rows:].zero_()
     dh = torch.empty_like(h)
     by_pair = (*(w.shape for w in weights[:4]), (number, (hidden + 2) * hidden))
     of_score = ((hidden, hidden), (hidden,), (hidden,))
@@ -467,7 +470,6 @@ def mix_pairs_grad(
             **shape,
             **alone,
         )
-        shares = h.new_empty(number, -(-rows // 8) * 8)[:, :rows]  # rows of whole 16 bytes, for fast products
         torch.mm(weights[4].view(number, channels), narrow.t(), out=shares)
         _grad_of_pairs[(number, of_pair["SHARES"])](
             weights[3],
@@ -482,7 +484,7 @@ def mix_pairs_grad(
             out,
             *parts_of(score, *of_score),
             rows,
-            shares.stride(0),
+            padded,
             of_pairs.shape[1],
             **shape,
             **of_pair,
@@ -507,8 +509,9 @@ def mix_pairs_grad(
         )
     first, second, bias_in, out, score = parts_of(of_pairs.sum(0), *by_pair)
     if count is not None:  # the others are not there
-        shares = torch.where(torch.arange(rows, device=h.device) < count, shares, shares.new_zeros(()))
-        narrow = torch.where((torch.arange(rows, device=h.device) < count).unsqueeze(1), narrow, narrow.new_zeros(()))
+        there = torch.arange(padded, device=h.device) < count
+        shares = torch.where(there, shares, shares.new_zeros(()))
+        narrow = torch.where(there.unsqueeze(1), narrow, narrow.new_zeros(()))
     w_out, b_out, s_in = (w.float() for w in weights[3:6])
     d_w_score = score[:, : hidden * hidden].view(number, hidden, hidden)
     d_b_score = score[:, hidden * hidden :][:, :hidden]
