@@ -69,7 +69,7 @@ KERNELS: dict[str, Kernel] = {
     "gradient of mean": _kernel("pairs", 64, TILE=64, num_warps=4, num_stages=1, SHARES=264),
     "gradient of states": _kernel("pairs", 32, TILE=128, num_warps=4, num_stages=3),
     "MLPs": _kernel("MLPs", 64, TILE=64, num_warps=4, num_stages=1, maxnreg=128),
-    "gradient of MLPs": _kernel("MLPs", 192, GELUS=2, TILE=64, num_warps=4, num_stages=1, maxnreg=168, SHARES=44),
+    "gradient of MLPs": _kernel("MLPs", 192, GELUS=1, TILE=64, num_warps=4, num_stages=1, maxnreg=168, SHARES=44),
     # A tile holds rows × relations, and 64 is the least waste with nine of them.
     "relations": _kernel("relations", 384, TILE=64, num_warps=4, num_stages=2),
     "gradient of relations": _kernel("relations", 448, TILE=64, num_warps=4, num_stages=2, SHARES=264),

@@ -20,9 +20,9 @@ from knockgraph.ops.triton.gelu import gelu, gelu_and_slope, rounded_anyway
 from knockgraph.ops.triton.row_norm import normalised
 
 _TILE = 64
-# Of the gradient, and of each relation: small tiles, so that an SM always has enough of them waiting for memory.
+# Of the gradient: small tiles, and for each relation as many shares as are at work at once (nine relations, H200).
 _GRADIENT_TILE = 32
-_SHARES = 73
+_SHARES = 58
 
 
 @triton.jit

@@ -242,7 +242,7 @@ def _grad_of_first_maps(
     of_pair = dt + p * rows.to(tl.int64) * K
     g_first = tl.zeros([C, K], dtype=tl.float32)
     g_second = tl.zeros([C, K], dtype=tl.float32)
-    g_b_in = tl.zeros([K], dtype=tl.float32)
+    g_b_in = tl.zeros([TILE, K], dtype=tl.float32)
     for start in range(share_number * TILE, real, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         inside = (row < real)[:, None]
@@ -252,11 +252,11 @@ def _grad_of_first_maps(
         h_j = tl.load(second + place, mask=inside, other=0.0)
         g_first = tl.dot(tl.trans(h_i), d_t, g_first, input_precision=PRECISION)
         g_second = tl.dot(tl.trans(h_j), d_t, g_second, input_precision=PRECISION)
-        g_b_in += tl.sum(d_t.to(tl.float32), 0)
+        g_b_in += d_t.to(tl.float32)
     to = share_number * per_share
     tl.store(d_first + to + p * C * K + in_ck, g_first)
     tl.store(d_second + to + p * C * K + in_ck, g_second)
-    tl.store(d_b_in + to + p * K + k, g_b_in)
+    tl.store(d_b_in + to + p * K + k, tl.sum(g_b_in, 0))
 
 
 @triton.jit
@@ -299,8 +299,8 @@ def _grad_of_mean(
     scorer_bias = tl.load(c_in + k).to(tl.float32)
     scorer_out = tl.load(s_out + k).to(tl.float32)
     g_s_in = tl.zeros([C, K], dtype=tl.float32)
-    g_c_in = tl.zeros([K], dtype=tl.float32)
-    g_s_out = tl.zeros([K], dtype=tl.float32)
+    g_c_in = tl.zeros([TILE, K], dtype=tl.float32)
+    g_s_out = tl.zeros([TILE, K], dtype=tl.float32)
     for start in range(share_number * TILE, real, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         here = row < real
@@ -317,17 +317,17 @@ def _grad_of_mean(
         score = tl.sum(q * scorer_out[None, :], 1)
         share = tl.where(here, tl.exp(score - tl.load(lse + row, mask=here, other=0.0)), 0.0)
         d_score = share * (along - of_row)
-        g_s_out += tl.sum(d_score[:, None] * q, 0)
+        g_s_out += d_score[:, None] * q
         dq = d_score[:, None] * scorer_out[None, :] * q_slope
-        g_c_in += tl.sum(dq, 0)
+        g_c_in += dq
         dq = dq.to(kind)
         g_s_in = tl.dot(tl.trans(o), dq, g_s_in, input_precision=PRECISION)
         do = tl.dot(dq, tl.trans(scorer), share[:, None] * grad, input_precision=PRECISION)
         tl.store(mean + place, (do / R).to(kind), mask=inside)
     to = share_number * (C + 2) * K
     tl.store(d_s_in + to + in_ck, g_s_in)
-    tl.store(d_c_in + to + k, g_c_in)
-    tl.store(d_s_out + to + k, g_s_out)
+    tl.store(d_c_in + to + k, tl.sum(g_c_in, 0))
+    tl.store(d_s_out + to + k, tl.sum(g_s_out, 0))
 
 
 @triton.jit
@@ -444,10 +444,10 @@ def mix_pairs_grad(
         tile(f"gradient of {part}", h) for part in ("pairs", "first maps", "mean", "states")
     )
     delta = torch.empty_like(lse)
-    # Whole 16 bytes of rows, for fast products; those that are not there are 0.
+    # Whole 16 bytes of rows, for fast products. Rows that are not there stay 0, and so do their shares.
     padded = -(-rows // 8) * 8
     narrow, shares = h.new_empty(padded, channels), h.new_empty(number, padded)
-    narrow[rows:].zero_()
+    narrow[rows if count is None else 0 :].zero_()
     dh = torch.empty_like(h)
     by_pair = (*(w.shape for w in weights[:4]), (number, (hidden + 2) * hidden))
     of_score = ((hidden, hidden), (hidden,), (hidden,))
@@ -508,10 +508,6 @@ def mix_pairs_grad(
             t, mean, weights[0], slots, count, dh, rows, R=relations, PAIRS=number, **shape, **states
         )
     first, second, bias_in, out, score = parts_of(of_pairs.sum(0), *by_pair)
-    if count is not None:  # the others are not there
-        there = torch.arange(padded, device=h.device) < count
-        shares = torch.where(there, shares, shares.new_zeros(()))
-        narrow = torch.where(there.unsqueeze(1), narrow, narrow.new_zeros(()))
     w_out, b_out, s_in = (w.float() for w in weights[3:6])
     d_w_score = score[:, : hidden * hidden].view(number, hidden, hidden)
     d_b_score = score[:, hidden * hidden :][:, :hidden]

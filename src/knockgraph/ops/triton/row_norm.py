@@ -45,22 +45,23 @@ def _backward(x, weight, dy, dx, d_weight, d_bias, rows, C: tl.constexpr, SHARES
     share = tl.program_id(0)
     c = tl.arange(0, C)
     gamma = tl.load(weight + c)[None, :]
-    g_weight = tl.zeros([C], dtype=tl.float32)
-    g_bias = tl.zeros([C], dtype=tl.float32)
+    # Summed over the rows of a tile at the end: each thread adds up what it has.
+    g_weight = tl.zeros([TILE, C], dtype=tl.float32)
+    g_bias = tl.zeros([TILE, C], dtype=tl.float32)
     for start in range(share * TILE, rows, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         inside = (row < rows)[:, None]
         place = row.to(tl.int64)[:, None] * C + c[None, :]
         hat, factor = normalised(tl.load(x + place, mask=inside, other=0.0), C)
         grad = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
-        g_weight += tl.sum(grad * hat, 0)
-        g_bias += tl.sum(grad, 0)
+        g_weight += grad * hat
+        g_bias += grad
         grad = grad * gamma
         along = tl.sum(grad * hat, 1) / C
         grad = (grad - (tl.sum(grad, 1) / C)[:, None] - hat * along[:, None]) * factor[:, None]
         tl.store(dx + place, grad, mask=inside)
-    tl.store(d_weight + share * 2 * C + c, g_weight)
-    tl.store(d_bias + share * 2 * C + c, g_bias)
+    tl.store(d_weight + share * 2 * C + c, tl.sum(g_weight, 0))
+    tl.store(d_bias + share * 2 * C + c, tl.sum(g_bias, 0))
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor, plus: Tensor | None) -> Tensor:
