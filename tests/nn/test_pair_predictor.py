@@ -49,7 +49,7 @@ def test_batched_equals_one_at_a_time() -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("sizes", [SIZES, [[0, 1]], [[], []], [[3, 5], [5, 3], [3, 4], [7, 8, 3]]])
+@pytest.mark.parametrize("sizes", [SIZES, [[0, 1]], [[], []], [[4]], [[3, 5], [5, 3], [3, 4], [7, 8, 3]]])
 def test_fused_terms(sizes: list[list[int]]) -> None:
     """Float32 kernels against the formula in float64; the states lie apart, as those of one column do."""
     torch.manual_seed(0)

@@ -28,7 +28,7 @@ def pair_terms(x: Tensor, genes: Tensor, ptr: Tensor, sample: Tensor, backend: s
         sample: The sample of each of ``genes``.
         backend: ``auto``, ``triton`` or ``torch``.
     """
-    if fused(backend, x, x.shape[1]) and genes.numel() > 1:  # a size of 1 is a constant to Triton
+    if fused(backend, x, x.shape[1]) and genes.numel():
         y: Tensor = _pair_terms(x, genes, ptr, sample)
         return y
     states = x[genes]

@@ -30,7 +30,7 @@ def _forward(x, genes, ptr, y, row, channel, C: tl.constexpr):
     tl.store(to + 2 * C, size * squares - total * total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["number"])  # of genes, another in each batch: compiled once
 def _backward(x, genes, ptr, sample, y, dy, dx, number, row, channel, C: tl.constexpr):
     r"""The first place that names a gene sums over all that do, in their order:
     :math:`dx_i = dt + dc\,(t - x_i) + 2\,da\,(|P|\,x_i - t)` of each sample.
