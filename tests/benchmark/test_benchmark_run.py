@@ -162,6 +162,34 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path
         run(tmp_path, screens=["demo"], splits=["query pairs"])
     with pytest.raises(ConfigError, match=r"data\.permute"):
         run(tmp_path, screens=["demo"], permute="genes")
+    pairs = [["G00", f"G{k:02d}"] for k in range(1, 40)] + [["G00", "REP1"]]
+    Screen(pairs, {"epsilon": np.arange(40.0)}).save(tmp_path / "stray.parquet")
+    stray = {"stray": tmp_path / "stray.parquet"}
+    with pytest.raises(ConfigError, match=r"--own stray: .*'REP1'.*data\.unknown=drop.*--set KEY=VALUE"):
+        run(tmp_path / "out", own=stray, cell=planted / "cell.cellgraph")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_screen_of_ones_own_may_name_its_phenotype_as_it_likes(planted: Path, tmp_path: Path) -> None:
+    """All cells of a screen whose only phenotype was not 'gene_interaction' failed."""
+    cell, first = planted / "cell.cellgraph", Screen.load(planted / "screen.parquet")
+    y = first.phenotypes["gene_interaction"]
+    tables = {"a": {"S score": y}, "b": {"fitness": 0 * y, "epsilon": y}, "c": {"fitness": y, "growth": y}}
+    own = {name: tmp_path / f"{name}.parquet" for name in tables}
+    for name, columns in tables.items():
+        Screen(first.genotypes, columns).save(own[name])
+    assert own_screen("a", cell, own["a"]).words[-1] == "data.phenotype='S score'"
+    assert own_screen("b", cell, own["b"]).words[-1] == "data.phenotype=epsilon"
+    options: dict[str, Any] = {"cell": cell, "models": ["soft-impute"], "splits": ["random"], "seeds": 1, "samples": 5}
+    assert run(tmp_path / "out", own={"a": own["a"], "b": own["b"]}, say=lambda _: None, **options) == []
+    found = json.loads((tmp_path / "out" / "benchmark.json").read_text())["tables"]
+    assert found[0]["rows"][0]["seeds"] == found[1]["rows"][0]["seeds"]
+    with pytest.raises(
+        ConfigError, match=r"--own c: .* fitness and growth; choose one with --set data\.phenotype=NAME"
+    ):
+        run(tmp_path / "out", own={"c": own["c"]}, **options)
+    options["more"] = ["data.phenotype=growth"]
+    assert run(tmp_path / "out", own={"c": own["c"]}, say=lambda _: None, **options) == []
 
 
 @pytest.mark.full

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from knockgraph.errors import ConfigError
+from knockgraph.screen import Screen
 from knockgraph.train.config import compose, quoted
+from knockgraph.train.schema import is_interaction
+from knockgraph.words import listed
 
 PAIRS = ("additive", "low-rank", "boosting", "smoothing", "soft-impute", "pair-gp", "profile-propagation")
 """Models of a screen of pairs, unless others are named."""
@@ -85,13 +88,34 @@ def known_screens(folder: Path) -> dict[str, BenchmarkScreen]:
     }
 
 
-def own_screen(name: str, cell: Path, screen: Path) -> BenchmarkScreen:
-    """A screen of pairs of one's own."""
+def own_screen(name: str, cell: Path, screen: Path, more: Sequence[str] = ()) -> BenchmarkScreen:
+    """A screen of pairs of one's own.
+
+    Args:
+        name: In the tables.
+        cell: Its cell graph.
+        screen: Its file.
+        more: Overrides for all cells; those that name a phenotype choose it.
+    """
     if not re.fullmatch(r"[\w.-]+", name) or set(name) == {"."}:
         raise ConfigError(f"--own {name!r}: the name of a screen has letters, digits, dots, - and _ only")
     files = (f"data.cell={quoted(str(cell))}", f"data.screen={quoted(str(screen))}")
-    words = ("data=interactions", *files, "data.missing=drop")
+    chosen = any(word.startswith("data.phenotype") for word in more)
+    words = ("data=interactions", *files, "data.missing=drop", *(() if chosen else _phenotype(name, screen)))
     return BenchmarkScreen(name, words, {"random": (), "unseen genes": _UNSEEN}, PAIRS)
+
+
+def _phenotype(name: str, screen: Path) -> tuple[str, ...]:
+    """The override for what is predicted: the screen's only phenotype, or its only one that is an interaction."""
+    names = list(Screen.load(screen).phenotypes)
+    if "gene_interaction" in names:
+        return ()
+    found = names if len(names) == 1 else [one for one in names if is_interaction(one)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"--own {name}: the screen has the phenotypes {listed(names)}; choose one with --set data.phenotype=NAME"
+        )
+    return (f"data.phenotype={quoted(found[0])}",)
 
 
 def cells(

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from knockgraph.benchmark.cells import run_all
 from knockgraph.benchmark.files import build
-from knockgraph.benchmark.plan import BenchmarkScreen, cells, known_screens, own_screen
+from knockgraph.benchmark.plan import BenchmarkScreen, Cell, cells, known_screens, own_screen
 from knockgraph.benchmark.summary import SAMPLES, summary
-from knockgraph.errors import ConfigError
+from knockgraph.errors import ConfigError, KnockgraphError
 from knockgraph.files import atomic_write, write_json
 from knockgraph.options import did_you_mean
 from knockgraph.report.benchmark import html, markdown
+from knockgraph.train.config import compose
+from knockgraph.train.data import TrainingData
 from knockgraph.train.predictor import Say
 from knockgraph.words import counted
 
@@ -50,12 +52,14 @@ def run(
         samples: Of the bootstrap.
         say: Told what happens.
     """
-    chosen = _screens(folder / "data", screens or (), own or {}, cell)
+    chosen = _screens(folder / "data", screens or (), own or {}, cell, more)
     public = [screen.name for screen in chosen if screen.name in (screens or ()) and screen.name != "demo"]
     if public and raw is None and not (folder / "data" / "yeast-clean.cellgraph").exists():
         raise ConfigError("public screens need --from DIR, the folder with their files; or measure --screen demo")
     words = [*more, *([] if permute == "none" else [f"data.permute={permute}"])]
     wanted = cells(chosen, models, splits, range(seeds), words)
+    for name in own or {}:
+        _refuse_unreadable(name, next(cell for cell in wanted if cell.screen == name))
     if public and raw is not None:
         build(public, raw, folder / "data", say)
     name = "benchmark" if permute == "none" else f"benchmark-{permute}"
@@ -75,7 +79,17 @@ def run(
     return problems
 
 
-def _screens(data: Path, names: Sequence[str], own: Mapping[str, Path], cell: Path | None) -> list[BenchmarkScreen]:
+def _refuse_unreadable(name: str, cell: Cell) -> None:
+    """Read the data of a screen of one's own once, so that not every cell fails for the same reason."""
+    try:
+        TrainingData.from_config(compose(cell.candidates[0]))
+    except KnockgraphError as error:
+        raise ConfigError(f"--own {name}: {error}; settings of a benchmark: --set KEY=VALUE") from error
+
+
+def _screens(
+    data: Path, names: Sequence[str], own: Mapping[str, Path], cell: Path | None, more: Sequence[str]
+) -> list[BenchmarkScreen]:
     known = known_screens(data)
     for name in names:
         if name not in known:
@@ -85,4 +99,7 @@ def _screens(data: Path, names: Sequence[str], own: Mapping[str, Path], cell: Pa
             )
     if own and cell is None:
         raise ConfigError("--own needs --cell FILE, the cell graph of your screen")
-    return [*(known[name] for name in names), *(own_screen(name, cell, path) for name, path in own.items() if cell)]
+    return [
+        *(known[name] for name in names),
+        *(own_screen(name, cell, path, more) for name, path in own.items() if cell),
+    ]
