@@ -15,6 +15,8 @@ from knockgraph.errors import LabelError, ModelError
 from knockgraph.graph import Relation
 from knockgraph.models import baselines
 from knockgraph.models.baselines import BaselineError
+from knockgraph.models.kernels import attention as attention_module
+from knockgraph.models.kernels import propagation
 from knockgraph.models.kernels.attention import ProfileAttention
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.measured import PairRows
@@ -139,6 +141,31 @@ def test_a_network_of_nonsense_loses_its_weight() -> None:
     assert float(weight.sum()) == pytest.approx(1.0)
     assert weight[0] > 0.8
     assert (sharpness > 0).all()
+
+
+def test_a_few_genes_at_a_time_attend_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, similarity = grouped()
+    known = torch.ones_like(f, dtype=torch.bool)
+    learned = []
+    for pairs in (len(f) ** 2, 3 * len(f)):
+        monkeypatch.setattr(attention_module, "_PAIRS", {"cpu": pairs})
+        learned.append(ProfileAttention.of(similarity))
+        learned[-1].learn(similarity, f, known, steps=5)
+    with torch.no_grad():
+        torch.testing.assert_close(learned[0](similarity), learned[1](similarity), rtol=1e-4, atol=1e-6)
+        assert learned[0](similarity[:, :0]).shape == (0, len(f))
+
+
+def test_of_many_genes_the_most_measured_columns_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(propagation, "_MOST_GENES", 30)
+    f, similarity = grouped()
+    known = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.1
+    known[:, 7] = True
+    fewer, profiles, its = propagation.some_genes(similarity, f, known)
+    assert fewer.shape == (2, 30, 30)
+    assert profiles.shape == its.shape == (30, 30)
+    assert its.all(0).any()
+    assert its.sum() > 0.8 * known.sum() * 30 / 40
 
 
 def test_attention_hides_each_gene_from_itself_and_learns_the_groups() -> None:
