@@ -308,8 +308,8 @@ def test_settings_are_chosen_by_the_validation_part_alone() -> None:
     chosen = fit(screen, train, screen.values[train], (val, screen.values[val]))
     default = baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
     assert default.settings == ProcessSettings()
-    given = {"network": chosen.settings.network, "noise": chosen.settings.noise}
-    again = baselines.create("pair-gp", graph, **given, scale_power=chosen.settings.scale_power)
+    again = baselines.create("pair-gp", graph)
+    again._whole_settings = chosen.settings
     again.fit(screen, train, screen.values[train])
     rest = rows[1000:]
     torch.testing.assert_close(again.predict(screen, rest), chosen.predict(screen, rest))  # no label of val was fitted

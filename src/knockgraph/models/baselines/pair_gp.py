@@ -51,7 +51,8 @@ class PairGP(PairModel):
     is added (:class:`~knockgraph.models.kernels.beyond_pairs.TripleTerm`). An unseen gene is a mixture of seen ones by
     kernel ridge regression on :math:`K_\mathrm{net}`.
 
-    a, q, s and the ridge are chosen by the validation part where there is one, one after another from the defaults.
+    a, q and s of the second posterior, and the ridge, are chosen by the validation part where there is one, one after
+    another from the defaults.
 
     Args:
         graph: The cell graph.
@@ -106,6 +107,7 @@ class PairGP(PairModel):
         super()._fit(genotypes, y)
 
     _name = "pair-gp"
+    _whole_settings: ProcessSettings | None = None  # of a model that was fitted on all rows
 
     def _chosen(self) -> dict[str, float]:
         if self.process is None:
@@ -170,34 +172,31 @@ class PairGP(PairModel):
         self._fit_mixture(similarity)
 
     def _fit_process(self, y: Tensor, count: Tensor) -> None:
+        """The posterior, after one whose mean fills the profiles; the settings are chosen by the second."""
         scale, variance = self._scale(y), (y.square() / self.rows.pairs(y)).mean()
 
-        def posterior(settings: ProcessSettings) -> PairProcess:
+        def posterior(profile: Tensor, settings: ProcessSettings) -> tuple[PairProcess, Tensor]:
             whole = settings.kernel(profile, self.network_kernel, scale)
-            return PairProcess(whole, self.rows, settings.row_noise(self.rows, scale, variance, count), variance)
+            noise = settings.row_noise(self.rows, scale, variance, count)
+            process = PairProcess(whole, self.rows, noise, variance)
+            return process, process.mean(y)
 
-        profile, settings = profile_kernel(self.filled), replace(ProcessSettings(), **self.given)
-        self.process = posterior(settings)
-        self.scores = self.process.mean(y)
+        first = replace(ProcessSettings(), **self.given)
+        mean = posterior(profile_kernel(self.filled), first)[1]
+        profile = profile_kernel(torch.where(self.known, self.filled, mean))
+        self.settings = self._whole_settings or first
+        self.process, self.scores = posterior(profile, self.settings)
         rows = self._chosen_rows(unseen=False)
-        if rows is not None:
-            score = self._score(rows)
-            for name, values in _SEARCH:
-                if name in self.given:
-                    continue
-                for value in values:
-                    tried = replace(settings, **{name: value})
-                    kept = self.scores
-                    process = posterior(tried)
-                    self.scores = process.mean(y)
-                    if (its := self._score(rows)) > score:
-                        settings, score, self.process = tried, its, process
-                    else:
-                        self.scores = kept
-        self.settings = settings
-        profile = profile_kernel(torch.where(self.known, self.filled, self.scores))
-        self.process = posterior(settings)
-        self.scores = self.process.mean(y)
+        if rows is None:
+            return
+        score = self._score(rows)
+        for name, value in ((name, value) for name, values in _SEARCH for value in values if name not in self.given):
+            tried, kept = replace(self.settings, **{name: value}), self.scores
+            process, self.scores = posterior(profile, tried)
+            if (its := self._score(rows)) > score:
+                self.settings, score, self.process = tried, its, process
+            else:
+                self.scores = kept
 
     def _scale(self, y: Tensor) -> Tensor:
         """:math:`\\sigma`, mean 1: the root mean square of the residuals of each gene's rows."""
