@@ -16,7 +16,7 @@ from knockgraph.models.baselines import profile_propagation
 from knockgraph.models.baselines.baseline import GenotypeRows
 from knockgraph.models.baselines.out_of_fold import FOLDS, WithoutFold, held_out
 from knockgraph.models.baselines.profile_propagation import ProfilePropagation
-from knockgraph.models.kernels.correction import PairCorrection, pair_features
+from knockgraph.models.kernels.correction import PairCorrection, Profiles, pair_features
 
 GENES = 66
 UNSEEN = np.arange(0, GENES, 6)
@@ -159,7 +159,7 @@ def test_a_correction_knows_no_units_and_is_the_same_again() -> None:
 
 
 def test_features_of_pairs_by_hand() -> None:
-    profiles = torch.tensor([[3.0, 4.0], [4.0, 3.0], [0.0, 0.0]])
+    profiles = Profiles.of(torch.tensor([[3.0, 4.0], [4.0, 3.0], [0.0, 0.0]]))
     effect, first, second = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0, 1]), torch.tensor([1, 2])
     found = pair_features(torch.tensor([9.0, 8.0]), effect, profiles, first, second)
     torch.testing.assert_close(found[0], torch.tensor([9.0, -1.0, 3.0, 12.5, 0.0, 0.96]))

@@ -21,7 +21,7 @@ from knockgraph.models.kernels.attention import ProfileAttention
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.measured import PairRows
 from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, conjugate_gradients, profile_kernel
-from knockgraph.models.kernels.propagation import learned_kernel, ridge_mixture
+from knockgraph.models.kernels.propagation import factorised, learned_kernel, ridge_mixture
 from knockgraph.models.kernels.similarity import Similarities, kernel, walks
 from knockgraph.models.kernels.soft_impute import soft_impute
 
@@ -141,7 +141,7 @@ def test_the_error_of_leaving_a_gene_out_is_that_of_a_fit_without_it() -> None:
     k, f = random_kernel(8), random_kernel(8, 1)
     inverse = torch.linalg.inv(k + 0.3 * torch.eye(8))
     others = [0, 1, 2, 4, 5, 6, 7]
-    mixture = ridge_mixture(k[others][:, others], k[3:4, others], 0.3)
+    mixture = ridge_mixture(factorised(k[others][:, others], 0.3), k[3:4, others])
     torch.testing.assert_close((inverse @ f)[3] / inverse[3, 3], f[3] - (mixture @ f[others])[0])
 
 

@@ -17,7 +17,7 @@ from knockgraph.models.baselines.pair_model import Device, PairModel
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.measured import PairRows
 from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel
-from knockgraph.models.kernels.propagation import RIDGES, learned_kernel, ridge_mixture
+from knockgraph.models.kernels.propagation import RIDGES, Factors, factorised, learned_kernel, ridge_mixture
 from knockgraph.models.kernels.similarity import Similarities, kernel
 from knockgraph.models.kernels.soft_impute import soft_impute
 from knockgraph.screen import BoundScreen
@@ -99,6 +99,7 @@ class PairGP(PairModel):
         self.process: PairProcess | None = None
         self.triples: TripleTerm | None = None
         self._last: tuple[Ints, Tensor] | None = None
+        self._solver: tuple[Tensor, float, Factors] | None = None  # the last, because every choice uses it
         self._seen: Similarities | None = None
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
@@ -261,7 +262,9 @@ class PairGP(PairModel):
 
     def _mixed(self, network: Tensor, across: Tensor) -> Tensor:
         """:math:`a` of genes by their similarities ``[tables, genes, others]`` to others with this network kernel."""
-        return ridge_mixture(network, kernel(across, self.sharpness, self.weight), self.ridge)
+        if self._solver is None or self._solver[0] is not network or self._solver[1] != self.ridge:
+            self._solver = network, self.ridge, factorised(network, self.ridge)
+        return ridge_mixture(self._solver[2], kernel(across, self.sharpness, self.weight))
 
     def _similarities(self, genes: Ints) -> Similarities:
         chosen = torch.from_numpy(np.asarray(genes, dtype=np.int64))

@@ -80,11 +80,11 @@ class PairRows:
         return product
 
     def collect_product(self, left: Tensor, right: Tensor) -> Tensor:
-        """:meth:`collect` of the symmetric product of two ``[genes, genes]`` matrices, only at the pairs of H."""
+        """:meth:`collect` of a symmetric product, ``[genes, k]`` times ``[k, genes]``, only at the pairs of H."""
         start, column, pair = self._pairs
         found = left.new_zeros(len(column))
         asked = _sparse(start, column, found, self.num_genes)
-        for part in _parts(self.num_genes, left.device):
+        for part in _parts(left.shape[1], left.device):
             inner = torch.sparse.sampled_addmm(asked, left[:, part].contiguous(), right[part], beta=0.0)
             found = found + inner.values()
         return self.per_row(found[pair])

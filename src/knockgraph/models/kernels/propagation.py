@@ -19,16 +19,25 @@ _RATE = 0.12
 _MOST_GENES = 1500  # most genes that are left out in turn, and most columns of their profiles
 
 
-def ridge_mixture(seen: Tensor, across: Tensor, ridge: float) -> Tensor:
+Factors = tuple[Tensor, Tensor]
+
+
+def factorised(seen: Tensor, ridge: float) -> Factors:
+    r"""The LU factors of :math:`K_{ss} + \lambda I`, of K ``[seen, seen]``."""
+    whole = seen.clone()
+    whole.diagonal().add_(ridge)
+    factors, pivots = torch.linalg.lu_factor(whole)
+    return factors, pivots
+
+
+def ridge_mixture(factors: Factors, across: Tensor) -> Tensor:
     r"""Kernel ridge regression of profiles: :math:`a = K_{us} (K_{ss} + \lambda I)^{-1}`, ``[unseen, seen]``.
 
     Args:
-        seen: :math:`K_{ss}`, ``[seen, seen]``.
+        factors: See :func:`factorised`.
         across: :math:`K_{us}`, ``[unseen, seen]``.
-        ridge: :math:`\lambda`.
     """
-    eye = torch.eye(len(seen), device=seen.device, dtype=seen.dtype)
-    mixture: Tensor = torch.linalg.solve(seen + ridge * eye, across.T).T
+    mixture: Tensor = torch.linalg.lu_solve(*factors, across.T).T
     return mixture
 
 
