@@ -101,11 +101,17 @@ class PairGP(PairModel):
         self._last: tuple[Ints, Tensor] | None = None
         self._solver: tuple[Tensor, float, Factors] | None = None  # the last, because every choice uses it
         self._seen: Similarities | None = None
+        self._between: Tensor | None = None  # similarities of the seen genes, during the fit
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph(self._name, self.graph, genotypes)
         self._forget()
         super()._fit(genotypes, y)
+
+    def _settle(self) -> None:
+        super()._settle()
+        for one in self._each or (self,):
+            one._between = None
 
     _name = "pair-gp"
     _whole_settings: ProcessSettings | None = None  # of a model that was fitted on all rows
@@ -161,7 +167,7 @@ class PairGP(PairModel):
 
     def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
         self._fill(y)
-        similarity = self.similarities.to(self.similarities)
+        similarity = self._between = self.similarities.to(self.similarities)
         self.sharpness, self.weight = self.similarities.sharpness, None
         if self.weights == "learned" and len(similarity):
             self.weight, self.sharpness = learned_kernel(similarity, self.sharpness, self.filled, self.known)

@@ -80,10 +80,9 @@ class ProfilePropagation(PairGP):
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         super()._fit(genotypes, y)
-        if self.correction and self.process is not None:
-            similarity = self.similarities.to(self.similarities)
-            for unseen in (False, True) if len(similarity) else (False,):
-                self._fit_correction(genotypes, y, similarity, unseen)
+        if self.correction and self._between is not None:
+            for unseen in (False, True) if len(self._between) else (False,):
+                self._fit_correction(genotypes, y, self._between, unseen)
 
     def _chosen(self) -> dict[str, float]:
         found = super()._chosen()
