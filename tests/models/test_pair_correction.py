@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.random import default_rng
 
-from knockgraph import BoundScreen, CellGraph, Screen
+from knockgraph import BoundScreen, CellGraph, Screen, progress
 from knockgraph.models import baselines
-from knockgraph.models.baselines import profile_propagation
+from knockgraph.models.baselines import pair_gp, profile_propagation
 from knockgraph.models.baselines.baseline import GenotypeRows
 from knockgraph.models.baselines.out_of_fold import FOLDS, WithoutFold, held_out
 from knockgraph.models.baselines.profile_propagation import ProfilePropagation
@@ -114,6 +114,25 @@ def test_with_many_genes_one_fold_must_do(monkeypatch: pytest.MonkeyPatch) -> No
     baselines.create("profile-propagation", curved()[0]).fit(curved()[1], train, curved()[1].values[train])
     assert seen[0] == len(train) // FOLDS  # of genotypes
     assert 0.3 < seen[1] / len(train) < 0.42  # those of a fifth of the genes
+
+
+def test_a_long_fit_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    graph, screen = curved()
+    train, _ = parts(unseen=False)
+    with caplog.at_level("INFO", "knockgraph"):
+        baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
+        assert not caplog.messages  # it was short
+        monkeypatch.setattr(progress, "_AFTER", 0.0)
+        monkeypatch.setattr(pair_gp, "MOST_GENES", GENES - 1)
+        baselines.create("profile-propagation", graph).fit(screen, train, screen.values[train])
+    first, *steps = caplog.messages
+    assert first == (
+        "profile-propagation: 66 genes and 1,400 genotypes on CPU: weights of networks and features, and attention, "
+        "are learned from 1,500 of the genes, the correction from one fold"
+    )
+    assert all(step.startswith("profile-propagation, after 0:0") for step in steps)
+    for what in ("similarities", "weights", "second posterior", "attention", "without some genotypes", "some genes"):
+        assert any(what in step for step in steps), what
 
 
 @pytest.mark.parametrize("unseen", [False, True])

@@ -179,7 +179,7 @@ def test_a_few_genes_at_a_time_attend_as_all_at_once(monkeypatch: pytest.MonkeyP
 
 
 def test_of_many_genes_the_most_measured_columns_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(propagation, "_MOST_GENES", 30)
+    monkeypatch.setattr(propagation, "MOST_GENES", 30)
     f, similarity = grouped()
     known = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.1
     known[:, 7] = True

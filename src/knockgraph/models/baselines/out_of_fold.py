@@ -42,6 +42,7 @@ class WithoutFold(PairGP):
         self._settle()
 
     def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
+        self.pace = self.whole.pace
         self._fill(y)
         place = self._in_whole(self.seen)
         self.network_kernel = self.whole.network_kernel[place][:, place]

@@ -17,9 +17,10 @@ from knockgraph.models.baselines.pair_model import Device, PairModel
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.measured import PairRows
 from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel
-from knockgraph.models.kernels.propagation import RIDGES, Factors, factorised, learned_kernel, ridge_mixture
+from knockgraph.models.kernels.propagation import MOST_GENES, RIDGES, Factors, factorised, learned_kernel, ridge_mixture
 from knockgraph.models.kernels.similarity import Similarities, kernel
 from knockgraph.models.kernels.soft_impute import soft_impute
+from knockgraph.progress import Pace
 from knockgraph.screen import BoundScreen
 from knockgraph.screen.ragged import Ints
 
@@ -106,6 +107,7 @@ class PairGP(PairModel):
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph(self._name, self.graph, genotypes)
         self._forget()
+        self.pace = Pace(self._name)
         super()._fit(genotypes, y)
 
     def _settle(self) -> None:
@@ -114,6 +116,7 @@ class PairGP(PairModel):
             one._between = None
 
     _name = "pair-gp"
+    _left_out = f"weights of networks and features are learned from {MOST_GENES:,} of the genes"
     _whole_settings: ProcessSettings | None = None  # of a model that was fitted on all rows
 
     def _chosen(self) -> dict[str, float]:
@@ -166,10 +169,15 @@ class PairGP(PairModel):
         self.filled = torch.where(self.known, measured, soft_impute(measured, self.known)[-1])
 
     def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
+        if len(self.seen) > MOST_GENES:
+            size = f"{len(self.seen):,} genes and {len(y):,} genotypes on {self.device.type.upper()}"
+            self.pace.note(f"{size}: {self._left_out}")
         self._fill(y)
+        self.pace.tell("similarities of genes")
         similarity = self._between = self.similarities.to(self.similarities)
         self.sharpness, self.weight = self.similarities.sharpness, None
         if self.weights == "learned" and len(similarity):
+            self.pace.tell("weights of networks and features")
             self.weight, self.sharpness = learned_kernel(similarity, self.sharpness, self.filled, self.known)
         self.network_kernel = kernel(similarity, self.sharpness, self.weight)
         if len(similarity) == 0:
@@ -189,15 +197,18 @@ class PairGP(PairModel):
             return process, process.mean(y)
 
         first = replace(ProcessSettings(), **self.given)
+        self.pace.tell("the first posterior")
         mean = posterior(profile_kernel(self.filled), first)[1]
         profile = profile_kernel(torch.where(self.known, self.filled, mean))
         self.settings = self._whole_settings or first
+        self.pace.tell("the second posterior")
         self.process, self.scores = posterior(profile, self.settings)
         rows = self._chosen_rows(unseen=False)
         if rows is None:
             return
         score = self._score(rows)
         for name, value in ((name, value) for name, values in _SEARCH for value in values if name not in self.given):
+            self.pace.tell(f"choosing settings: {name} {value}")
             tried, kept = replace(self.settings, **{name: value}), self.scores
             process, self.scores = posterior(profile, tried)
             if (its := self._score(rows)) > score:
@@ -245,6 +256,7 @@ class PairGP(PairModel):
 
     def _fit_mixture(self, similarity: Tensor) -> None:
         del similarity
+        self.pace.tell("mixtures for unseen genes")
         self.ridge = self.given_ridge or RIDGES[0]
         rows = self._chosen_rows(unseen=True)
         if rows is None or self.given_ridge is not None:

@@ -16,7 +16,8 @@ RIDGES = (0.2, 0.05, 0.1, 0.4, 0.8)
 """λ of :func:`ridge_mixture` to choose from, the first by default."""
 _STEPS = 60
 _RATE = 0.12
-_MOST_GENES = 1500  # most genes that are left out in turn, and most columns of their profiles
+MOST_GENES = 1500
+"""Most genes that are left out in turn, and most columns of their profiles."""
 
 
 Factors = tuple[Tensor, Tensor]
@@ -50,11 +51,11 @@ def some_genes(similarity: Tensor, profiles: Tensor, known: Tensor) -> tuple[Ten
         profiles: ``[genes, columns]``.
         known: Which entries were measured, bool ``[genes, columns]``.
     """
-    if len(profiles) > _MOST_GENES:
+    if len(profiles) > MOST_GENES:
         order = torch.randperm(len(profiles), generator=torch.Generator().manual_seed(0))
-        chosen = order[:_MOST_GENES].sort().values.to(profiles.device)
+        chosen = order[:MOST_GENES].sort().values.to(profiles.device)
         similarity, profiles, known = similarity[:, chosen][:, :, chosen], profiles[chosen], known[chosen]
-        often = known.sum(0).argsort(descending=True, stable=True)[:_MOST_GENES].sort().values
+        often = known.sum(0).argsort(descending=True, stable=True)[:MOST_GENES].sort().values
         profiles, known = profiles[:, often], known[:, often]
     return similarity, profiles, known
 
