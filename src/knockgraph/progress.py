@@ -1,4 +1,4 @@
-"""Progress of long work, by Python's logging: on standard error at the command line, silent in Python unless asked for."""
+"""Progress of long work, by logging: on standard error at the command line, silent in Python unless asked for."""
 
 from __future__ import annotations
 
