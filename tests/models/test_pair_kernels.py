@@ -178,16 +178,31 @@ def test_a_few_genes_at_a_time_attend_as_all_at_once(monkeypatch: pytest.MonkeyP
         assert learned[0](similarity[:, :0]).shape == (0, len(f))
 
 
-def test_of_many_genes_the_most_measured_columns_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_genes_some_are_left_out_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(propagation, "MOST_GENES", 30)
     f, similarity = grouped()
-    known = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.1
+    known = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.2
     known[:, 7] = True
-    fewer, profiles, its = propagation.some_genes(similarity, f, known)
-    assert fewer.shape == (2, 30, 30)
-    assert profiles.shape == its.shape == (30, 30)
-    assert its.all(0).any()
-    assert its.sum() > 0.8 * known.sum() * 30 / 40
+    found = propagation.LeftOut(similarity, f, known)
+    assert found.similarity.shape == (2, 30, 30)
+    assert found.profiles.shape == found.known.shape == (30, 30)
+    assert found.known.all(0).any()
+    assert found.known.sum() > 0.8 * known.sum() * 30 / 40  # the columns with most measurements
+
+
+def test_few_measured_entries_are_computed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, similarity = grouped()
+    known = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.08
+    learned = []
+    for share in (0.0, 0.1):
+        monkeypatch.setattr(propagation, "_FEW", share)
+        attention = ProfileAttention.of(similarity)
+        attention.learn(similarity, f, known, steps=5)
+        weight, _ = learned_kernel(similarity, torch.tensor([5.0, 5.0]), f, known, steps=5)
+        learned.append((attention(similarity).detach(), weight))
+    assert propagation.LeftOut(similarity, f, known).few
+    for dense, few in zip(*learned, strict=True):
+        torch.testing.assert_close(few, dense, rtol=1e-3, atol=1e-5)
 
 
 def test_attention_hides_each_gene_from_itself_and_learns_the_groups() -> None:

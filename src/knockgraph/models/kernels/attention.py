@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from knockgraph.models.kernels.propagation import some_genes
+from knockgraph.models.kernels.propagation import LeftOut
 
 STEPS = 90
 _WIDTH = 24
@@ -99,15 +99,15 @@ class ProfileAttention(nn.Module):
             steps: Of Adam.
             check: Scores the current weights from time to time; the best ones are kept.
         """
-        similarity, profiles, known = some_genes(similarity, profiles, known)
+        left_out = LeftOut(similarity, profiles, known)
+        measured = left_out.profiles[left_out.known]
         optimizer = torch.optim.Adam(self.parameters(), lr=_RATE, weight_decay=_DECAY)
-        total = profiles.square()[known].sum().clamp(min=1e-12)
         best, kept = -float("inf"), {name: value.clone() for name, value in self.state_dict().items()}
         for step in range(1, steps + 1):
             optimizer.zero_grad()
-            for part, shares in self._blocks(similarity, hidden=True):
-                missed = profiles[part] - shares @ profiles
-                torch.autograd.backward(missed.square()[known[part]].sum() / total)
+            for part, shares in self._blocks(left_out.similarity, hidden=True):
+                missed = measured[left_out.entries(part)] - left_out.product(shares, part)
+                torch.autograd.backward(missed.square().sum() / left_out.total)
             optimizer.step()
             if step % _CHECK == 0 or step == steps:
                 with torch.no_grad():

@@ -73,7 +73,7 @@ class PairRows:
     def spread_times(self, value: Tensor, right: Tensor) -> Tensor:
         """:meth:`spread` times a ``[genes, columns]`` matrix, by a sparse product."""
         pairs, (start, column, pair) = self._pairs, self._both_ways
-        spread = _sparse(start, column, pairs.total(value[self.row])[pair], self.num_genes)
+        spread = sparse_rows(start, column, pairs.total(value[self.row])[pair], (self.num_genes, self.num_genes))
         product = torch.empty_like(right)
         for part in _parts(right.shape[1], right.device):
             product[:, part] = spread @ right[:, part].contiguous()
@@ -83,7 +83,7 @@ class PairRows:
         """:meth:`collect` of a symmetric product, ``[genes, k]`` times ``[k, genes]``, only at the pairs of H."""
         start, column, pair = self._pairs
         found = left.new_zeros(len(column))
-        asked = _sparse(start, column, found, self.num_genes)
+        asked = sparse_rows(start, column, found, (self.num_genes, self.num_genes))
         for part in _parts(left.shape[1], left.device):
             inner = torch.sparse.sampled_addmm(asked, left[:, part].contiguous(), right[part], beta=0.0)
             found = found + inner.values()
@@ -114,10 +114,11 @@ def _starts(ascending: Tensor, n: int) -> Tensor:
     return torch.searchsorted(ascending, torch.arange(n + 1, device=ascending.device))
 
 
-def _sparse(start: Tensor, column: Tensor, value: Tensor, n: int) -> Tensor:
+def sparse_rows(start: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
+    """The sparse matrix with ``value[e]`` in column ``column[e]`` of the row r with start[r] ≤ e < start[r + 1]."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls its CSR tensors a prototype
-        return torch.sparse_csr_tensor(start, column, value, (n, n), check_invariants=False)
+        return torch.sparse_csr_tensor(start, column, value, shape, check_invariants=False)
 
 
 def _parts(columns: int, device: torch.device) -> Iterator[slice]:
