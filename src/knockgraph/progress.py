@@ -6,7 +6,7 @@ import logging
 import time
 
 _logger = logging.getLogger("knockgraph")
-_AFTER = 15.0  # seconds of work before anything is told
+_PAUSE = 15.0  # seconds before the first step is told, and between two of them
 
 
 class Pace:
@@ -18,12 +18,13 @@ class Pace:
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self.start = time.perf_counter()
+        self.start = self.told = time.perf_counter()
 
     def tell(self, step: str) -> None:
-        """Say what comes next; nothing while the work is still short."""
-        passed = time.perf_counter() - self.start
-        if passed >= _AFTER:
+        """Say what comes next, unless the last line is recent; nothing while the work is still short."""
+        now = time.perf_counter()
+        if now - self.told >= _PAUSE:
+            self.told, passed = now, now - self.start
             minutes, seconds = divmod(int(passed), 60)
             _logger.info("%s, after %d:%02d min: %s", self.what, minutes, seconds, step)
 

@@ -122,7 +122,7 @@ def test_a_long_fit_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, caplog:
     with caplog.at_level("INFO", "knockgraph"):
         baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
         assert not caplog.messages  # it was short
-        monkeypatch.setattr(progress, "_AFTER", 0.0)
+        monkeypatch.setattr(progress, "_PAUSE", 0.0)
         monkeypatch.setattr(pair_gp, "MOST_GENES", GENES - 1)
         baselines.create("profile-propagation", graph).fit(screen, train, screen.values[train])
     first, *steps = caplog.messages
