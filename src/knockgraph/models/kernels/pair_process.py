@@ -17,6 +17,7 @@ _JITTER = 1e-4
 _FEW = 0.25  # share of the entries below which a product by entries is faster than a dense one
 _LEADING = 32  # eigenvectors of K, whose products prepare the conjugate gradients
 _DIRECTIONS = 100  # of these products, those of largest variance
+_MOST_NUMBERS = 2**26  # of directions × rows; with more rows there are fewer directions
 _ROUNDS = 4  # of subspace iteration
 
 
@@ -166,7 +167,8 @@ class PairProcess:
         r""":math:`B^\top`, ``[directions, rows]``: :math:`\sqrt{v w_a w_b}\, H (u_a u_b^\top + u_b u_a^\top)` for
         eigenvectors u of K with values w, over :math:`\sqrt 2` where they are the same.
         """
-        n, number = len(self.kernel), min(_LEADING, len(self.kernel))
+        n, directions = len(self.kernel), min(_DIRECTIONS, max(8, _MOST_NUMBERS // max(self.rows.num_rows, 1)))
+        number = min(_LEADING, directions, n)
         basis = torch.randn(n, number, generator=torch.Generator().manual_seed(0)).to(self.kernel)
         for _ in range(_ROUNDS):
             basis = torch.linalg.qr(self.kernel @ basis).Q
@@ -174,7 +176,7 @@ class PairProcess:
         value, vector = value.clamp(min=0), basis @ vector
         a, b = torch.triu_indices(number, number, device=value.device)
         size = value[a] * value[b]
-        top = size.argsort(descending=True, stable=True)[:_DIRECTIONS]
+        top = size.argsort(descending=True, stable=True)[:directions]
         a, b, scale = a[top], b[top], (self.variance * size[top] * torch.where(a[top] == b[top], 0.5, 1.0)).sqrt()
         first, second = vector.T[:, self.rows.first], vector.T[:, self.rows.second]
         found: Tensor = value.new_zeros(len(top), self.rows.num_rows)
