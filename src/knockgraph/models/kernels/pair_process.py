@@ -152,6 +152,7 @@ class PairProcess:
         variance = self.variance * self.rows.per_row(own[i] * own[j] + self.kernel[i, j].square())
         leading = self._leading()
         rest = torch.maximum(variance + self.noise - leading.square().sum(0), self.noise)
+        rest = rest.clamp(min=torch.finfo(rest.dtype).tiny)  # where all labels are the same, every variance is 0
         scaled = leading / rest
         eye = torch.eye(len(leading), device=rest.device, dtype=rest.dtype)
         root = torch.linalg.cholesky(eye + scaled @ leading.T)
