@@ -10,13 +10,13 @@ import pytest
 import torch
 from numpy.random import default_rng
 
-from knockgraph import BoundScreen, CellGraph, Screen
+from knockgraph import BoundScreen, CellGraph, Screen, progress
 from knockgraph.models import baselines
-from knockgraph.models.baselines import profile_propagation
+from knockgraph.models.baselines import pair_gp, profile_propagation
 from knockgraph.models.baselines.baseline import GenotypeRows
 from knockgraph.models.baselines.out_of_fold import FOLDS, WithoutFold, held_out
 from knockgraph.models.baselines.profile_propagation import ProfilePropagation
-from knockgraph.models.kernels.correction import PairCorrection, pair_features
+from knockgraph.models.kernels.correction import PairCorrection, Profiles, pair_features
 
 GENES = 66
 UNSEEN = np.arange(0, GENES, 6)
@@ -116,6 +116,25 @@ def test_with_many_genes_one_fold_must_do(monkeypatch: pytest.MonkeyPatch) -> No
     assert 0.3 < seen[1] / len(train) < 0.42  # those of a fifth of the genes
 
 
+def test_a_long_fit_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    graph, screen = curved()
+    train, _ = parts(unseen=False)
+    with caplog.at_level("INFO", "knockgraph"):
+        baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
+        assert not caplog.messages  # it was short
+        monkeypatch.setattr(progress, "_PAUSE", 0.0)
+        monkeypatch.setattr(pair_gp, "MOST_GENES", GENES - 1)
+        baselines.create("profile-propagation", graph).fit(screen, train, screen.values[train])
+    first, *steps = caplog.messages
+    assert first == (
+        "profile-propagation: 66 genes and 1,400 genotypes on CPU: weights of networks and features, and attention, "
+        "are learned from 1,500 of the genes, the correction from one fold"
+    )
+    assert all(step.startswith("profile-propagation, after 0:0") for step in steps)
+    for what in ("similarities", "weights", "second posterior", "attention", "without some genotypes", "some genes"):
+        assert any(what in step for step in steps), what
+
+
 @pytest.mark.parametrize("unseen", [False, True])
 def test_a_fold_does_not_see_what_it_predicts(unseen: bool) -> None:
     screen, model = curved()[1], fitted(False)
@@ -159,7 +178,7 @@ def test_a_correction_knows_no_units_and_is_the_same_again() -> None:
 
 
 def test_features_of_pairs_by_hand() -> None:
-    profiles = torch.tensor([[3.0, 4.0], [4.0, 3.0], [0.0, 0.0]])
+    profiles = Profiles.of(torch.tensor([[3.0, 4.0], [4.0, 3.0], [0.0, 0.0]]))
     effect, first, second = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0, 1]), torch.tensor([1, 2])
     found = pair_features(torch.tensor([9.0, 8.0]), effect, profiles, first, second)
     torch.testing.assert_close(found[0], torch.tensor([9.0, -1.0, 3.0, 12.5, 0.0, 0.96]))

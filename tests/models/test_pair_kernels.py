@@ -15,11 +15,13 @@ from knockgraph.errors import LabelError, ModelError
 from knockgraph.graph import Relation
 from knockgraph.models import baselines
 from knockgraph.models.baselines import BaselineError
+from knockgraph.models.kernels import attention as attention_module
+from knockgraph.models.kernels import propagation
 from knockgraph.models.kernels.attention import ProfileAttention
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.measured import PairRows
-from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel
-from knockgraph.models.kernels.propagation import learned_kernel, ridge_mixture
+from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, conjugate_gradients, profile_kernel
+from knockgraph.models.kernels.propagation import factorised, learned_kernel, ridge_mixture
 from knockgraph.models.kernels.similarity import Similarities, kernel, walks
 from knockgraph.models.kernels.soft_impute import soft_impute
 
@@ -77,7 +79,29 @@ def test_few_pairs_are_computed_one_by_one() -> None:
     torch.testing.assert_close(rows.spread_times(alpha, k), rows.spread(alpha) @ k)
     covariance = 1.3 * (k[first][:, first] * k[second][:, second] + k[first][:, second] * k[second][:, first])
     solved = torch.linalg.solve(covariance + noise.diag(), alpha)
-    torch.testing.assert_close(process._solve(alpha), solved, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(process._solve(alpha, process._roughly_solved()), solved, rtol=1e-8, atol=1e-8)
+
+
+def test_leading_directions_make_it_quick() -> None:
+    """A kernel with one direction that is much larger than all others, as networks have."""
+    n, random = 80, default_rng(4)
+    k = random_kernel(n).float() + 2 * torch.ones(n, n)
+    first, second = (torch.from_numpy(x) for x in np.triu_indices(n, 1))
+    chosen = torch.from_numpy(random.permutation(len(first))[:600])
+    rows = PairRows(torch.arange(600), first[chosen], second[chosen], 600, n)
+    y, one = torch.from_numpy(random.normal(size=600)).float(), torch.tensor(1.0)
+    process = PairProcess(k, rows, torch.full((600,), 0.5), one)
+    steps = []
+
+    def product(a: torch.Tensor) -> torch.Tensor:
+        steps[-1] += 1
+        return process._seen_few(a) + process.noise * a
+
+    for roughly_solved in (process._roughly_solved(), lambda a: a):
+        steps.append(0)
+        solved = conjugate_gradients(product, y, roughly_solved, 1e-3, 500)
+        assert torch.linalg.norm(product(solved) - y) < 0.01 * torch.linalg.norm(y)
+    assert steps[0] < 0.7 * steps[1]
 
 
 def test_spread_and_collect_are_transposed() -> None:
@@ -117,7 +141,7 @@ def test_the_error_of_leaving_a_gene_out_is_that_of_a_fit_without_it() -> None:
     k, f = random_kernel(8), random_kernel(8, 1)
     inverse = torch.linalg.inv(k + 0.3 * torch.eye(8))
     others = [0, 1, 2, 4, 5, 6, 7]
-    mixture = ridge_mixture(k[others][:, others], k[3:4, others], 0.3)
+    mixture = ridge_mixture(factorised(k[others][:, others], 0.3), k[3:4, others])
     torch.testing.assert_close((inverse @ f)[3] / inverse[3, 3], f[3] - (mixture @ f[others])[0])
 
 
@@ -139,6 +163,46 @@ def test_a_network_of_nonsense_loses_its_weight() -> None:
     assert float(weight.sum()) == pytest.approx(1.0)
     assert weight[0] > 0.8
     assert (sharpness > 0).all()
+
+
+def test_a_few_genes_at_a_time_attend_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, similarity = grouped()
+    known = torch.ones_like(f, dtype=torch.bool)
+    learned = []
+    for pairs in (len(f) ** 2, 3 * len(f)):
+        monkeypatch.setattr(attention_module, "_PAIRS", {"cpu": pairs})
+        learned.append(ProfileAttention.of(similarity))
+        learned[-1].learn(similarity, f, known, steps=5)
+    with torch.no_grad():
+        torch.testing.assert_close(learned[0](similarity), learned[1](similarity), rtol=1e-4, atol=1e-6)
+        assert learned[0](similarity[:, :0]).shape == (0, len(f))
+
+
+def test_of_many_genes_some_are_left_out_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(propagation, "MOST_GENES", 30)
+    f, similarity = grouped()
+    known = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.2
+    known[:, 7] = True
+    found = propagation.LeftOut(similarity, f, known)
+    assert found.similarity.shape == (2, 30, 30)
+    assert found.profiles.shape == found.known.shape == (30, 30)
+    assert found.known.all(0).any()
+    assert found.known.sum() > 0.8 * known.sum() * 30 / 40  # the columns with most measurements
+
+
+def test_few_measured_entries_are_computed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, similarity = grouped()
+    known = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.08
+    learned = []
+    for share in (0.0, 0.1):
+        monkeypatch.setattr(propagation, "_FEW", share)
+        attention = ProfileAttention.of(similarity)
+        attention.learn(similarity, f, known, steps=5)
+        weight, _ = learned_kernel(similarity, torch.tensor([5.0, 5.0]), f, known, steps=5)
+        learned.append((attention(similarity).detach(), weight))
+    assert propagation.LeftOut(similarity, f, known).few
+    for dense, few in zip(*learned, strict=True):
+        torch.testing.assert_close(few, dense, rtol=1e-3, atol=1e-5)
 
 
 def test_attention_hides_each_gene_from_itself_and_learns_the_groups() -> None:
@@ -259,8 +323,8 @@ def test_settings_are_chosen_by_the_validation_part_alone() -> None:
     chosen = fit(screen, train, screen.values[train], (val, screen.values[val]))
     default = baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
     assert default.settings == ProcessSettings()
-    given = {"network": chosen.settings.network, "noise": chosen.settings.noise}
-    again = baselines.create("pair-gp", graph, **given, scale_power=chosen.settings.scale_power)
+    again = baselines.create("pair-gp", graph)
+    again._whole_settings = chosen.settings
     again.fit(screen, train, screen.values[train])
     rest = rows[1000:]
     torch.testing.assert_close(again.predict(screen, rest), chosen.predict(screen, rest))  # no label of val was fitted

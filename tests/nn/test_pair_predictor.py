@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 
+import pytest
 import torch
 from model_cases import NUM_GENES, assert_same, assert_same_gradients, batch_of, gradients
 from torch import Tensor
 
 from knockgraph.nn.pair_predictor import PairPredictor
+from knockgraph.ops import pair_terms
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 CHANNELS = 6
 SIZES = [[4, 2, 9], [], [5], [1, 0], [3, 6, 8, 10, 11, 12, 13], [13]]
 
@@ -41,6 +46,26 @@ def test_batched_equals_one_at_a_time() -> None:
     assert x.grad is not None
     assert copy.grad is not None
     assert_same(x.grad, copy.grad)
+
+
+@needs_triton
+@pytest.mark.parametrize("sizes", [SIZES, [[0, 1]], [[], []], [[4]], [[3, 5], [5, 3], [3, 4], [7, 8, 3]]])
+def test_fused_terms(sizes: list[list[int]]) -> None:
+    """Float32 kernels against the formula in float64; the states lie apart, as those of one column do."""
+    torch.manual_seed(0)
+    batch = batch_of(sizes).to(DEVICE)
+    whole = torch.randn(NUM_GENES, 3, 16, device=DEVICE)
+    upstream = torch.randn(len(sizes), 48, device=DEVICE)
+    where = batch.perturbation_indices, batch.perturbation_indices_ptr, batch.perturbation_indices_batch
+    found = []
+    for backend, kind in (("triton", torch.float32), ("torch", torch.float64)):
+        x = whole.detach().clone().to(kind).requires_grad_()
+        y = pair_terms(x[:, 1], *where, backend=backend)
+        y.backward(upstream.to(kind))
+        assert x.grad is not None
+        found.append((y.detach().double(), x.grad.double()))
+    for ours, wanted in zip(*found, strict=True):
+        assert (ours - wanted).abs().max() <= 2e-5
 
 
 def test_the_order_of_the_genes_does_not_matter() -> None:

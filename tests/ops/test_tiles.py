@@ -58,7 +58,7 @@ def test_examples() -> None:
     assert [tiles.default(name, card, 2)["TILE"] for card in (H200, A100, RTX)] == [128, 128, 64]
     assert [tiles.default(name, card, 4)["TILE"] for card in (H200, A100, RTX)] == [64, 64, 32]
     name = "gradient of MLPs"
-    assert [tiles.default(name, card, 2)["SHARES"] for card in (H200, A100, RTX, SMALL)] == [58, 47, 56, 11]
+    assert [tiles.default(name, card, 2)["SHARES"] for card in (H200, A100, RTX, SMALL)] == [44, 36, 43, 9]
 
 
 def test_a_tuned_table_is_used(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_table_that_does_not_belong_here_is_ignored(damage: str) -> None:
 
 def test_tuning_takes_one_step_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that knows the best tile: every constant away from it costs a tenth."""
-    best = {"TILE": 32, "num_warps": 8, "num_stages": 1, "maxnreg": 255, "SHARES": 23, "MAPS": 2, "GELUS": 1}
+    best = {"TILE": 32, "num_warps": 8, "num_stages": 1, "maxnreg": 255, "SHARES": 23, "GELUS": 1}
     seen: list[dict[str, Tile]] = []
 
     def timed(work: object, given: dict[str, Tile], repeats: int) -> float | None:
@@ -124,19 +124,6 @@ def test_tuning_takes_one_step_after_the_other(monkeypatch: pytest.MonkeyPatch) 
     tune.keep(report, RTX)
     assert chosen("pairs") == found["pairs"]
     assert [row[0] for row in tune.rows(report)] == list(KERNELS)
-
-
-def test_two_maps_are_tried_with_the_registers_that_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = {"MAPS": 2, "maxnreg": 168, "SHARES": 128 * 3 // 9}  # three programs on each multiprocessor
-
-    def timed(work: object, given: dict[str, Tile], repeats: int) -> float:
-        return 1.0 - 0.5 * (wanted.items() <= given["gradient of MLPs"].items())
-
-    monkeypatch.setattr(tune, "_timed", timed)
-    monkeypatch.setattr(tune, "_work", lambda *sizes: {"MLPs": None})
-    tuned = tune.bench_tune("cpu", 4, 9, 16, 16, card=RTX)["tiles"]
-    assert wanted.items() <= tuned["gradient of MLPs"]["tuned"].items()
-    assert tuned["gradient of last map"]["tuned"] == tuned["gradient of last map"]["default"]
 
 
 @needs_triton

@@ -21,9 +21,6 @@ from knockgraph.ops.tiles import CHOICES, KERNELS, Card, Tile
 GAIN = 0.02
 """A constant is changed for a gain of at least this fraction, so that noise changes nothing."""
 
-_REGISTERS = 65_536
-"""Of a multiprocessor, on every card since 2012."""
-
 
 def bench_tune(
     device: str = "cuda",
@@ -55,7 +52,7 @@ def bench_tune(
     for family, work in _work(device, kind, rows, relations, channels, hidden).items():
         spent = before = _timed(work, best, repeats)
         for name in (n for n, kernel in KERNELS.items() if kernel.family == family):
-            for change in _changes(name, best[name], card.processors / relations):
+            for change in _changes(name, best[name]):
                 candidate = tiles.fitted(name, {**best[name], **change}, card, size)
                 if candidate == best[name]:
                     continue
@@ -86,28 +83,12 @@ def rows(report: dict[str, Any]) -> list[list[str]]:
     return [[name, _text(t["default"]), _text(t["tuned"]) if t["tuned"] != t["default"] else "–"] for name, t in found]
 
 
-def _changes(name: str, start: Tile, processors: float) -> Iterator[Tile]:
-    """Each constant's other values, one constant after the other.
-
-    Args:
-        name: The kernel.
-        start: Where to start from.
-        processors: Multiprocessors for each relation.
-    """
+def _changes(name: str, start: Tile) -> Iterator[Tile]:
+    """Each constant's other values, one constant after the other."""
     for key in KERNELS[name].tile:
         given = start[key]
         shares = (max(given // 2, 1), max(given * 3 // 4, 1), given * 3 // 2, given * 2)
-        yield from ({key: value} for value in CHOICES.get(key, shares) if (key, value) != ("MAPS", 2))
-        if key == "MAPS":
-            yield from _two_maps(processors)
-
-
-def _two_maps(processors: float) -> Iterator[Tile]:
-    """What two linear maps in a launch need: tiles that hardly spill when compiled, shares that fill the card once."""
-    for tile, registers in ((32, 128), (32, 168), (64, 255)):
-        shares = int(processors * (_REGISTERS // (4 * 32 * registers)))
-        rest = {"TILE": tile, "num_warps": 4, "maxnreg": registers, "SHARES": max(shares, 1)}
-        yield from ({"MAPS": 2, "GELUS": 1, "num_stages": stages, **rest} for stages in (1, 2))
+        yield from ({key: value} for value in CHOICES.get(key, shares))
 
 
 def _work(

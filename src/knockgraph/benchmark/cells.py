@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from knockgraph import __version__
+from knockgraph import __version__, progress
 from knockgraph.benchmark.plan import Cell
 from knockgraph.errors import KnockgraphError
 from knockgraph.evaluate import predict_rows, scorer
@@ -111,7 +111,8 @@ def run_all(folder: Path, cells: Sequence[Cell], jobs: int, say: Say) -> list[st
 
 
 def _start(places: Any, jobs: int) -> None:
-    """A process of several shares cores and GPUs with the others."""
+    """A process of several shares cores and GPUs with the others, and shows its progress."""
+    progress.show()
     place, devices = places.get(), torch.cuda.device_count()
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(place % devices)

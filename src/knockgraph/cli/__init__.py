@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from knockgraph import progress
 from knockgraph.cli.bench import bench_app
 from knockgraph.cli.benchmark import benchmark
 from knockgraph.cli.download import download
@@ -91,6 +92,7 @@ def _was_interrupted(ended: SystemExit) -> bool:
 def main() -> None:
     """Entry point: errors become one sentence and a non-zero exit code."""
     ready_streams()
+    progress.show()
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     if not debug:

@@ -121,7 +121,7 @@ class HeteroCellModel(CellModel):
         # A bias would cancel in the difference.
         self.joint = nn.Linear(2 * channels, channels, bias=False) if metabolism.enabled else None
         self.scales = [readout.gain * size for size in sizes]
-        self._make_predictors(channels, heads, outputs)
+        self._make_predictors(channels, heads, outputs, kernels)
         self._known = self.exact
         if not self.exact:
             # Part of a checkpoint: a run resumed in the middle of an epoch continues with the same wild type.
@@ -160,7 +160,7 @@ class HeteroCellModel(CellModel):
             1.0 if first or not messages.residual else LATER_LAYERS,
         )
 
-    def _make_predictors(self, channels: int, heads: int, outputs: int) -> None:
+    def _make_predictors(self, channels: int, heads: int, outputs: int, kernels: str) -> None:
         readout = self.readout
         self.global_predictor = nn.Sequential(
             nn.Linear(channels, 4 * channels), nn.GELU(), nn.Linear(4 * channels, outputs)
@@ -172,7 +172,7 @@ class HeteroCellModel(CellModel):
         self.head_dropout = nn.Dropout(readout.dropout)
         self.local_predictor: nn.Module | None = None
         if readout.local == "pairs":
-            self.local_predictor = PairPredictor(channels, outputs, readout.dropout)
+            self.local_predictor = PairPredictor(channels, outputs, readout.dropout, kernels)
         elif readout.local:
             self.local_predictor = HyperSAGNN(channels, heads, 2, outputs, readout.most_deletions)
         gated = readout.local and readout.combine == "gating"

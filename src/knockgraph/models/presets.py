@@ -26,7 +26,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             },
             "readout": {"local": "pairs", "combine": "sum", "local_first": 0.7},
         },
-        # One layer, in which most rows of a batch are the same in all samples and computed once: under a minute for yeast.
+        # One layer, in which most rows of a batch are the same in all samples and made once: yeast in half a minute.
         "fast": {
             "channels": 64,
             "messages": {"layers": 1, "conv": "gin", "mlp_layers": 2, "aggregation": "pairwise", "residual": True},

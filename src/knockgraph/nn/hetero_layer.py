@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from knockgraph.nn.conv.relation_conv import RelationConv
 from knockgraph.nn.grouped_layer_norm import GroupedLayerNorm
 from knockgraph.nn.relation_aggregation import RelationAggregation
-from knockgraph.ops import DistinctRows
+from knockgraph.ops import DistinctRows, wide_and_narrow
 from knockgraph.strategies import PerturbedGraphs
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU, "elu": nn.ELU}
@@ -70,15 +70,14 @@ class HeteroLayer(nn.Module):
 
     def forward(self, view: PerturbedGraphs, x: Tensor) -> Tensor:
         rows = self._rows(view, x)
+        wide, x = wide_and_narrow(x)
         if self.conv.fuses(x, self.activation):
             h = self.conv.fused(view, self.relations, x, rows, self.norm)
         else:
             h = self.activation(self.norm(self.conv(view, self.relations, x, rows)))
-        y: Tensor = self.aggregation(self.dropout(h), rows)
-        y = y.view(*view.keep.shape, y.shape[-1])
-        if not self.residual:
-            return y
-        return y + (x.unsqueeze(1) if x.dim() == 2 else x)
+        plus = wide.flatten(0, -2) if self.residual else None
+        y: Tensor = self.aggregation(self.dropout(h), rows, plus)
+        return y.view(*view.keep.shape, y.shape[-1])
 
     def _rows(self, view: PerturbedGraphs, x: Tensor) -> DistinctRows | None:
         """Where the samples share x, the rows that differ, if leaving the others out pays."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from knockgraph.ops import at_least_float32
+from knockgraph.ops import at_least_float32, pair_terms
 from knockgraph.screen import PerturbationBatch
 
 
@@ -17,20 +17,22 @@ class PairPredictor(nn.Module):
             \sum_{i < j \in P} (x_i - x_j)^2\Bigr],
 
     for genotypes of any size and in any order: what each gene does, what two have in common, how much they differ. The
-    sums over pairs come from :math:`\sum x_i` and :math:`\sum x_i^2`, so nothing is made per pair. A gene with the
-    value :math:`d_i` counts with the weight :math:`1 - d_i`, a pair with the product of the two.
+    sums over pairs are made of sums over genes, see :func:`~knockgraph.ops.pair_terms`. A gene with the value
+    :math:`d_i` counts with the weight :math:`1 - d_i`, a pair with the product of the two.
 
     Args:
         channels: Channels of x.
         outputs: Predictions per sample.
         dropout: Share of the states' and of the MLP's values that are dropped in training.
+        backend: See :func:`~knockgraph.ops.pair_terms`.
 
     Shapes:
         x ``[num_genes, channels]`` -> ``[samples, outputs]``, float32 under autocast.
     """
 
-    def __init__(self, channels: int, outputs: int = 1, dropout: float = 0.0) -> None:
+    def __init__(self, channels: int, outputs: int = 1, dropout: float = 0.0, backend: str = "auto") -> None:
         super().__init__()
+        self.backend = backend
         self.dropout = nn.Dropout(dropout)
         self.mlp = nn.Sequential(
             nn.Linear(3 * channels, 4 * channels), nn.GELU(), nn.Dropout(dropout), nn.Linear(4 * channels, outputs)
@@ -47,17 +49,16 @@ class PairPredictor(nn.Module):
         sample = batch.perturbation_indices_batch
         with torch.autocast(x.device.type, enabled=False):
             # Dropped for all samples alike: two genes that a sample deletes are to stay comparable.
-            states = self.dropout(at_least_float32(x))[batch.perturbation_indices]
-            # A product with the membership matrix sums in a fixed order; scattering would not.
-            member = (torch.arange(batch.num_columns, device=x.device).unsqueeze(1) == sample).to(states.dtype)
+            x = self.dropout(at_least_float32(x))
             if weight is None:
-                total, squares = (member @ torch.cat([states, states.square()], 1)).chunk(2, 1)
-                size, own = batch.perturbation_indices_ptr.diff().unsqueeze(1), squares
+                terms = pair_terms(x, batch.perturbation_indices, batch.perturbation_indices_ptr, sample, self.backend)
             else:
-                w = weight.to(states.dtype).unsqueeze(1)
+                states, w = x[batch.perturbation_indices], weight.to(x.dtype).unsqueeze(1)
+                # A product with the membership matrix sums in a fixed order; scattering would not.
+                member = (torch.arange(batch.num_columns, device=x.device).unsqueeze(1) == sample).to(x.dtype)
                 parts = torch.cat([w * states, w * states.square(), (w * states).square()], 1)
                 total, squares, own = (member @ parts).chunk(3, 1)
-                size = member @ w
-            common, apart = (total.square() - own) / 2, size * squares - total.square()
-        y: Tensor = at_least_float32(self.mlp(torch.cat([total, common, apart], 1)))
+                common, apart = (total.square() - own) / 2, (member @ w) * squares - total.square()
+                terms = torch.cat([total, common, apart], 1)
+        y: Tensor = at_least_float32(self.mlp(terms))
         return y

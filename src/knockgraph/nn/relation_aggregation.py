@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from knockgraph.errors import ModelError
 from knockgraph.ops import DistinctRows, fused, mix_pairs, mix_relations, pair_tables, row_norm
+from knockgraph.ops.row_norm import added
 
 AGGREGATIONS = ("sum", "mean", "attention", "pairwise")
 
@@ -54,8 +55,14 @@ class RelationAggregation(nn.Module, ABC):
     """
 
     @abstractmethod
-    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        """One state for each row."""
+    def forward(self, h: Tensor, rows: DistinctRows | None = None, plus: Tensor | None = None) -> Tensor:
+        """One state for each row.
+
+        Args:
+            h: The states.
+            rows: Which rows differ.
+            plus: What is added to the result, ``[rows, channels]``, or to each n rows of it, ``[rows / n, channels]``.
+        """
 
     def leaves_out(self, h: Tensor) -> bool:
         """Whether padding rows, whatever they hold, cannot affect gradients on a device."""
@@ -65,8 +72,8 @@ class RelationAggregation(nn.Module, ABC):
 class SumAggregation(RelationAggregation):
     r""":math:`y = \sum_r h_r`."""
 
-    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        return _spread(h.sum(0), rows)
+    def forward(self, h: Tensor, rows: DistinctRows | None = None, plus: Tensor | None = None) -> Tensor:
+        return added(_spread(h.sum(0), rows), plus)
 
     def leaves_out(self, h: Tensor) -> bool:
         """There are no parameters, so padding is harmless."""
@@ -76,8 +83,8 @@ class SumAggregation(RelationAggregation):
 class MeanAggregation(RelationAggregation):
     r""":math:`y = \frac1R \sum_r h_r`."""
 
-    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
-        return _spread(h.mean(0), rows)
+    def forward(self, h: Tensor, rows: DistinctRows | None = None, plus: Tensor | None = None) -> Tensor:
+        return added(_spread(h.mean(0), rows), plus)
 
     def leaves_out(self, h: Tensor) -> bool:
         """There are no parameters, so padding is harmless."""
@@ -114,11 +121,11 @@ class AttentionAggregation(RelationAggregation):
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
+    def forward(self, h: Tensor, rows: DistinctRows | None = None, plus: Tensor | None = None) -> Tensor:
         count = None if rows is None else rows.count
         qkv, out = ((linear.weight, linear.bias) for linear in (self.qkv, self.out))
         y = mix_relations(h, qkv, out, self.heads, count, self.backend)
-        return row_norm(_spread(y, rows), self.norm.weight, self.norm.bias, self.backend)
+        return row_norm(_spread(y, rows), self.norm.weight, self.norm.bias, plus, self.backend)
 
     def leaves_out(self, h: Tensor) -> bool:
         """The fused kernels do not look at them."""
@@ -189,7 +196,7 @@ class PairwiseAggregation(RelationAggregation):
             if isinstance(module, (nn.Linear, nn.LayerNorm)):
                 module.reset_parameters()
 
-    def forward(self, h: Tensor, rows: DistinctRows | None = None) -> Tensor:
+    def forward(self, h: Tensor, rows: DistinctRows | None = None, plus: Tensor | None = None) -> Tensor:
         if self.rows_at_once is None or self.leaves_out(h):
             y = self._mix(h, None if rows is None else rows.count)
         elif torch.is_grad_enabled():
@@ -197,7 +204,7 @@ class PairwiseAggregation(RelationAggregation):
             y = torch.cat([checkpoint(self._mix, block, use_reentrant=False) for block in blocks])
         else:
             y = torch.cat([self._mix(block) for block in torch.split(h, self.rows_at_once, 1)])
-        return row_norm(_spread(y, rows), self.norm.weight, self.norm.bias, self.backend)
+        return row_norm(_spread(y, rows), self.norm.weight, self.norm.bias, plus, self.backend)
 
     def leaves_out(self, h: Tensor) -> bool:
         """The fused kernels do not look at them."""

@@ -10,8 +10,9 @@ from knockgraph.ops.gated import GatedOperator, gated_dot, gated_spmm
 from knockgraph.ops.gated_attention import gated_attend
 from knockgraph.ops.norm_gelu import norm_gelu
 from knockgraph.ops.operator import CsrTable, SparseOperator
+from knockgraph.ops.pair_terms import pair_terms
 from knockgraph.ops.pairwise import mix_pairs, pair_tables
-from knockgraph.ops.precision import accumulator, at_least_float32, autocast_input
+from knockgraph.ops.precision import accumulator, at_least_float32, autocast_input, wide_and_narrow
 from knockgraph.ops.relation_attention import mix_relations
 from knockgraph.ops.relation_mlp import relation_mlp
 from knockgraph.ops.row_norm import row_norm
@@ -40,12 +41,14 @@ __all__ = [
     "mix_relations",
     "norm_gelu",
     "pair_tables",
+    "pair_terms",
     "relation_mlp",
     "row_norm",
     "spmm",
     "spmm_shared",
     "spmm_shared_rows",
     "touched_rows",
+    "wide_and_narrow",
 ]
 
 without_compiler()

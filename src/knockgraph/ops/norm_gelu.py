@@ -56,7 +56,9 @@ def _(x: Tensor, scale: Tensor, shift: Tensor, count: Tensor | None) -> Tensor:
 def _norm_gelu_grad(x: Tensor, scale: Tensor, shift: Tensor, count: Tensor | None, dy: Tensor) -> list[Tensor]:
     from knockgraph.ops.triton import norm_gelu as norm_gelu_triton
 
-    dx, d_scale, d_shift = norm_gelu_triton.backward(x, scale, shift, count, dy)
+    dx, d_scale, d_shift = norm_gelu_triton.backward(x, (scale, shift), count, dy)
+    assert d_scale is not None
+    assert d_shift is not None
     return [dx, d_scale.to(scale.dtype), d_shift.to(shift.dtype)]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from knockgraph.ops.backends.choice import fused
-from knockgraph.ops.partial_sums import apart
+from knockgraph.ops.partial_sums import parts_of
 from knockgraph.ops.precision import at_least_float32, autocast_input
 
 _SCHEMA = (
@@ -102,32 +102,37 @@ def _score(o: Tensor, scorer_in: Tensor, scorer_bias: Tensor, scorer_out: Tensor
     return at_least_float32(q @ scorer_out.to(q.dtype))
 
 
-@torch.library.custom_op("knockgraph::mix_pairs", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor)")
-def _mix_pairs(h: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "knockgraph::mix_pairs", mutates_args=(), schema=f"({_SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+def _mix_pairs(h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     from knockgraph.ops.triton import pairwise as pairwise_triton
 
     *weights, count, _, _, keep = rest
-    return pairwise_triton.mix_pairs(h, _as(h.dtype, weights), count, keep)
+    packed = torch.cat([weight.flatten() for weight in weights]).to(h.dtype)  # cast in one go
+    return *pairwise_triton.mix_pairs(h, _unpacked(packed, weights), count, keep), packed
 
 
 @_mix_pairs.register_fake
-def _(h: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    pairs, _, hidden = rest[0].shape
-    y = torch.empty(h.shape[1:], dtype=torch.float32, device=h.device)
-    return y, y.new_empty(h.shape[1]), h.new_empty(pairs if rest[-1] else 0, h.shape[1], hidden)
+def _(h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    rows, channels, (pairs, _, hidden) = *h.shape[1:], rest[0].shape
+    y = torch.empty(rows, channels, dtype=torch.float32, device=h.device)
+    t, mean = h.new_empty(pairs if rest[-1] else 0, rows, hidden), h.new_empty(rows if rest[-1] else 0, channels)
+    return y, y.new_empty(rows), t, mean, h.new_empty(sum(weight.numel() for weight in rest[:8]))
 
 
 @torch.library.custom_op(
     "knockgraph::mix_pairs_grad",
-    mutates_args=("t",),
-    schema=f"({_SCHEMA}, Tensor y, Tensor lse, Tensor(a!) t, Tensor dy) -> Tensor[]",
+    mutates_args=("t", "mean"),
+    schema=f"({_SCHEMA}, Tensor y, Tensor lse, Tensor(a!) t, Tensor(b!) mean, Tensor packed, Tensor dy) -> Tensor[]",
 )
 def _mix_pairs_grad(h: Tensor, *rest: Any) -> list[Tensor]:
     from knockgraph.ops.triton import pairwise as pairwise_triton
 
-    *weights, count, pairs, slots, _, y, lse, t, dy = rest
+    *weights, count, pairs, slots, _, y, lse, t, mean, packed, dy = rest
+    narrow = _unpacked(packed, weights)
     with torch.autocast(h.device.type, enabled=False):  # which would round the gradients of the weights
-        found = pairwise_triton.mix_pairs_grad(h, _as(h.dtype, weights), count, pairs, slots, dy, y, lse, t)
+        found = pairwise_triton.mix_pairs_grad(h, narrow, count, pairs, slots, dy, y, lse, t, mean)
     return [found[0], *(grad.view(w.shape).to(w.dtype) for grad, w in zip(found[1:], weights, strict=True))]
 
 
@@ -136,22 +141,22 @@ def _(h: Tensor, *rest: Any) -> list[Tensor]:
     return [torch.empty_like(h), *(torch.empty_like(w) for w in rest[:8])]
 
 
-def _as(dtype: torch.dtype, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(apart(weights, [torch.empty(w.shape, dtype=dtype, device=w.device) for w in weights]))
+def _unpacked(packed: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    return parts_of(packed, *(tuple(weight.shape) for weight in weights))
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:-1], *output)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, dy: Tensor | None, d_lse: Tensor | None, d_t: Tensor | None) -> tuple[Any, ...]:
+def _backward(ctx: Any, dy: Tensor | None, *of_kept: Tensor | None) -> tuple[Any, ...]:
     if dy is None:
         return (None,) * 13
-    *inputs, y, lse, t = ctx.saved_tensors
+    *inputs, y, lse, t, mean, packed = ctx.saved_tensors
     # What was kept becomes its own gradient; clone() first would be needed to go back through it a second time.
-    return (*_mix_pairs_grad(*inputs, True, y, lse, t, dy.contiguous()), None, None, None, None)
+    return (*_mix_pairs_grad(*inputs, True, y, lse, t, mean, packed, dy.contiguous()), None, None, None, None)
 
 
 _mix_pairs.register_autograd(_backward, setup_context=_setup_context)

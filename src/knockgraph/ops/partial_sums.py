@@ -27,8 +27,8 @@ def parts_of(whole: Tensor, *shapes: Shape) -> list[Tensor]:
     return [piece.view(*piece.shape[:-1], *shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
-def apart(parts: Sequence[Tensor], into: Sequence[Tensor] | None = None) -> list[Tensor]:
+def apart(parts: Sequence[Tensor]) -> list[Tensor]:
     """Parts of one memory as tensors of their own (operators must not give two views of one), copied in one go."""
-    copies = [torch.empty_like(part) for part in parts] if into is None else list(into)
+    copies = [torch.empty_like(part) for part in parts]
     torch._foreach_copy_(copies, list(parts))
     return copies

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,3 +24,27 @@ def autocast_input(x: Tensor) -> Tensor:
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
         return x.to(torch.get_autocast_dtype(kind))
     return x
+
+
+def wide_and_narrow(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` and :func:`autocast_input` of it, whose gradients become one in a single pass."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or x.dtype in (torch.float64, torch.get_autocast_dtype(kind)):
+        return x, x
+    wide, narrow = _WideAndNarrow.apply(x, torch.get_autocast_dtype(kind))  # type: ignore[no-untyped-call]
+    return wide, narrow
+
+
+class _WideAndNarrow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        ctx.dtype = x.dtype
+        ctx.set_materialize_grads(False)
+        return x.view_as(x), x.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
+        wide, narrow = grads
+        if wide is None or narrow is None:
+            return wide if narrow is None else narrow.to(ctx.dtype), None
+        return wide + narrow, None

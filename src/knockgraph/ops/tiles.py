@@ -4,7 +4,7 @@ The constants in :data:`KERNELS` are from a sweep on an H200 (docs/speed.md). On
 shares follow the number of multiprocessors, and a tile is halved while it takes more than three quarters of the shared
 memory,
 
-    tile × values per row × maps × bytes per value × stages ≤ ¾ · shared memory.
+    tile × values per row × bytes per value × stages ≤ ¾ · shared memory.
 
 ``knockgraph bench tune`` times what else a card can do and keeps the best in the user's cache folder, where it is found
 from then on. Without that file the constants depend on nothing but the card.
@@ -35,11 +35,10 @@ CHOICES: dict[str, tuple[int, ...]] = {
     "num_warps": (2, 4, 8),
     "num_stages": (1, 2, 3),
     "maxnreg": (128, 168, 255),
-    "MAPS": (1, 2),
     "GELUS": (1, 2),
 }
-"""What a kernel can be launched with; ``SHARES`` may be any number. ``MAPS``: linear maps in one launch. ``GELUS``: how
-often a GELU of what is loaded is computed, see ``triton/gelu.py``.
+"""What a kernel can be launched with; ``SHARES`` may be any number. ``GELUS``: how often a GELU of what is loaded is
+computed, see ``triton/gelu.py``.
 """
 _PROCESSORS = 132  # of the H200, to which the shares below belong
 
@@ -51,8 +50,7 @@ class Kernel:
     Attributes:
         family: The operation that it belongs to.
         tile: What it is launched with on an H200.
-        values: Of each row of a tile, how many stand in shared memory at once, at 64 channels and for each
-            linear map.
+        values: Of each row of a tile, how many stand in shared memory at once, at 64 channels.
     """
 
     family: str
@@ -71,13 +69,7 @@ KERNELS: dict[str, Kernel] = {
     "gradient of mean": _kernel("pairs", 64, TILE=64, num_warps=4, num_stages=1, SHARES=264),
     "gradient of states": _kernel("pairs", 32, TILE=128, num_warps=4, num_stages=3),
     "MLPs": _kernel("MLPs", 64, TILE=64, num_warps=4, num_stages=1, maxnreg=128),
-    "gradient of MLPs": _kernel(
-        "MLPs", 192, GELUS=2, TILE=64, num_warps=4, num_stages=1, maxnreg=128, SHARES=58, MAPS=1
-    ),
-    # It starts with norm and activation and needs more registers.
-    "gradient of last map": _kernel(
-        "MLPs", 192, GELUS=2, TILE=64, num_warps=4, num_stages=2, maxnreg=168, SHARES=44, MAPS=1
-    ),
+    "gradient of MLPs": _kernel("MLPs", 192, GELUS=1, TILE=64, num_warps=4, num_stages=1, maxnreg=168, SHARES=44),
     # A tile holds rows × relations, and 64 is the least waste with nine of them.
     "relations": _kernel("relations", 384, TILE=64, num_warps=4, num_stages=2),
     "gradient of relations": _kernel("relations", 448, TILE=64, num_warps=4, num_stages=2, SHARES=264),
@@ -154,7 +146,7 @@ def default(kernel: str, card: Card, size: int) -> Tile:
 def fitted(kernel: str, given: Tile, card: Card, size: int) -> Tile:
     """``given``, with a tile that fits the card's shared memory."""
     made = dict(given)
-    per_row = KERNELS[kernel].values * made.get("MAPS", 1) * size * made["num_stages"]
+    per_row = KERNELS[kernel].values * size * made["num_stages"]
     while made["TILE"] > CHOICES["TILE"][0] and made["TILE"] * per_row > 0.75 * card.shared:
         made["TILE"] //= 2
     return made

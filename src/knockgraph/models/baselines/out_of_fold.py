@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,13 +35,14 @@ class WithoutFold(PairGP):
         self.device = whole.device
         self.whole = whole
         self.similarity = similarity
-        self.given = asdict(whole.settings)
+        self.given, self._whole_settings = whole.given, whole.settings
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         super()._fit(genotypes, y)
         self._settle()
 
     def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
+        self.pace = self.whole.pace
         self._fill(y)
         place = self._in_whole(self.seen)
         self.network_kernel = self.whole.network_kernel[place][:, place]

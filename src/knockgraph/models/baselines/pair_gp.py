@@ -17,9 +17,10 @@ from knockgraph.models.baselines.pair_model import Device, PairModel
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.measured import PairRows
 from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel
-from knockgraph.models.kernels.propagation import RIDGES, learned_kernel, ridge_mixture
+from knockgraph.models.kernels.propagation import MOST_GENES, RIDGES, Factors, factorised, learned_kernel, ridge_mixture
 from knockgraph.models.kernels.similarity import Similarities, kernel
 from knockgraph.models.kernels.soft_impute import soft_impute
+from knockgraph.progress import Pace
 from knockgraph.screen import BoundScreen
 from knockgraph.screen.ragged import Ints
 
@@ -51,7 +52,8 @@ class PairGP(PairModel):
     is added (:class:`~knockgraph.models.kernels.beyond_pairs.TripleTerm`). An unseen gene is a mixture of seen ones by
     kernel ridge regression on :math:`K_\mathrm{net}`.
 
-    a, q, s and the ridge are chosen by the validation part where there is one, one after another from the defaults.
+    a, q and s of the second posterior, and the ridge, are chosen by the validation part where there is one, one after
+    another from the defaults.
 
     Args:
         graph: The cell graph.
@@ -98,14 +100,24 @@ class PairGP(PairModel):
         self.process: PairProcess | None = None
         self.triples: TripleTerm | None = None
         self._last: tuple[Ints, Tensor] | None = None
+        self._solver: tuple[Tensor, float, Factors] | None = None  # the last, because every choice uses it
         self._seen: Similarities | None = None
+        self._between: Tensor | None = None  # similarities of the seen genes, during the fit
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph(self._name, self.graph, genotypes)
         self._forget()
+        self.pace = Pace(self._name)
         super()._fit(genotypes, y)
 
+    def _settle(self) -> None:
+        super()._settle()
+        for one in self._each or (self,):
+            one._between = None
+
     _name = "pair-gp"
+    _left_out = f"weights of networks and features are learned from {MOST_GENES:,} of the genes"
+    _whole_settings: ProcessSettings | None = None  # of a model that was fitted on all rows
 
     def _chosen(self) -> dict[str, float]:
         if self.process is None:
@@ -157,10 +169,15 @@ class PairGP(PairModel):
         self.filled = torch.where(self.known, measured, soft_impute(measured, self.known)[-1])
 
     def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
+        if len(self.seen) > MOST_GENES:
+            size = f"{len(self.seen):,} genes and {len(y):,} genotypes on {self.device.type.upper()}"
+            self.pace.note(f"{size}: {self._left_out}")
         self._fill(y)
-        similarity = self.similarities.to(self.similarities)
+        self.pace.tell("similarities of genes")
+        similarity = self._between = self.similarities.to(self.similarities)
         self.sharpness, self.weight = self.similarities.sharpness, None
         if self.weights == "learned" and len(similarity):
+            self.pace.tell("weights of networks and features")
             self.weight, self.sharpness = learned_kernel(similarity, self.sharpness, self.filled, self.known)
         self.network_kernel = kernel(similarity, self.sharpness, self.weight)
         if len(similarity) == 0:
@@ -170,34 +187,34 @@ class PairGP(PairModel):
         self._fit_mixture(similarity)
 
     def _fit_process(self, y: Tensor, count: Tensor) -> None:
+        """The posterior, after one whose mean fills the profiles; the settings are chosen by the second."""
         scale, variance = self._scale(y), (y.square() / self.rows.pairs(y)).mean()
 
-        def posterior(settings: ProcessSettings) -> PairProcess:
+        def posterior(profile: Tensor, settings: ProcessSettings) -> tuple[PairProcess, Tensor]:
             whole = settings.kernel(profile, self.network_kernel, scale)
-            return PairProcess(whole, self.rows, settings.row_noise(self.rows, scale, variance, count), variance)
+            noise = settings.row_noise(self.rows, scale, variance, count)
+            process = PairProcess(whole, self.rows, noise, variance)
+            return process, process.mean(y)
 
-        profile, settings = profile_kernel(self.filled), replace(ProcessSettings(), **self.given)
-        self.process = posterior(settings)
-        self.scores = self.process.mean(y)
+        first = replace(ProcessSettings(), **self.given)
+        self.pace.tell("the first posterior")
+        mean = posterior(profile_kernel(self.filled), first)[1]
+        profile = profile_kernel(torch.where(self.known, self.filled, mean))
+        self.settings = self._whole_settings or first
+        self.pace.tell("the second posterior")
+        self.process, self.scores = posterior(profile, self.settings)
         rows = self._chosen_rows(unseen=False)
-        if rows is not None:
-            score = self._score(rows)
-            for name, values in _SEARCH:
-                if name in self.given:
-                    continue
-                for value in values:
-                    tried = replace(settings, **{name: value})
-                    kept = self.scores
-                    process = posterior(tried)
-                    self.scores = process.mean(y)
-                    if (its := self._score(rows)) > score:
-                        settings, score, self.process = tried, its, process
-                    else:
-                        self.scores = kept
-        self.settings = settings
-        profile = profile_kernel(torch.where(self.known, self.filled, self.scores))
-        self.process = posterior(settings)
-        self.scores = self.process.mean(y)
+        if rows is None:
+            return
+        score = self._score(rows)
+        for name, value in ((name, value) for name, values in _SEARCH for value in values if name not in self.given):
+            self.pace.tell(f"choosing settings: {name} {value}")
+            tried, kept = replace(self.settings, **{name: value}), self.scores
+            process, self.scores = posterior(profile, tried)
+            if (its := self._score(rows)) > score:
+                self.settings, score, self.process = tried, its, process
+            else:
+                self.scores = kept
 
     def _scale(self, y: Tensor) -> Tensor:
         """:math:`\\sigma`, mean 1: the root mean square of the residuals of each gene's rows."""
@@ -239,6 +256,7 @@ class PairGP(PairModel):
 
     def _fit_mixture(self, similarity: Tensor) -> None:
         del similarity
+        self.pace.tell("mixtures for unseen genes")
         self.ridge = self.given_ridge or RIDGES[0]
         rows = self._chosen_rows(unseen=True)
         if rows is None or self.given_ridge is not None:
@@ -262,7 +280,9 @@ class PairGP(PairModel):
 
     def _mixed(self, network: Tensor, across: Tensor) -> Tensor:
         """:math:`a` of genes by their similarities ``[tables, genes, others]`` to others with this network kernel."""
-        return ridge_mixture(network, kernel(across, self.sharpness, self.weight), self.ridge)
+        if self._solver is None or self._solver[0] is not network or self._solver[1] != self.ridge:
+            self._solver = network, self.ridge, factorised(network, self.ridge)
+        return ridge_mixture(self._solver[2], kernel(across, self.sharpness, self.weight))
 
     def _similarities(self, genes: Ints) -> Similarities:
         chosen = torch.from_numpy(np.asarray(genes, dtype=np.int64))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from torch import Tensor
 from knockgraph.errors import BaselineError
 from knockgraph.models.baselines.baseline import Baseline, Floats, GenotypeRows, sums
 from knockgraph.models.baselines.ridge import Indicators, solve_ridge
-from knockgraph.models.kernels.correction import pair_features
+from knockgraph.models.kernels.correction import Profiles, pair_features
 from knockgraph.models.kernels.measured import PairRows
 from knockgraph.screen import BoundScreen, ragged
 from knockgraph.screen.ragged import Ints
@@ -21,8 +21,15 @@ from knockgraph.screen.ragged import Ints
 Device = Literal["auto", "cpu", "cuda"]
 EFFECT_RIDGE = 3.0
 _FEWEST = 30  # fewest validation rows for choosing a setting
-_BLOCK = 65_536  # pairs of two unseen genes at once
 _GENES = 256  # unseen genes whose mixtures are computed at once
+
+
+class Mixed(NamedTuple):
+    """Unseen genes as mixtures of seen ones."""
+
+    genes: Ints  #: ascending
+    share: Tensor  #: a, ``[genes, seen]``
+    profile: Tensor  #: :math:`a^\\top \\hat Y`, ``[genes, seen]``
 
 
 class PairModel(Baseline):
@@ -43,7 +50,8 @@ class PairModel(Baseline):
         if device not in ("auto", "cpu", "cuda"):
             raise BaselineError(f"device is {device!r}; use auto, cpu or cuda")
         self.device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-        self._mixtures: tuple[Ints, Tensor] | None = None
+        self._mixtures: Mixed | None = None
+        self._drawn: tuple[Ints, Profiles] | None = None
         self.scores = torch.zeros(0, 0, device=self.device)
 
     def fit(
@@ -60,9 +68,10 @@ class PairModel(Baseline):
         return self
 
     def _settle(self) -> None:
-        """Nothing will change any more: from now on mixtures are computed once for each unseen gene."""
+        """Nothing will change any more: from now on mixtures and profiles are computed once for each gene."""
         for one in self._each or (self,):
-            one._mixtures = np.empty(0, dtype=np.int64), torch.zeros(0, len(one.seen), device=self.device)
+            none = torch.zeros(0, len(one.seen), device=self.device)
+            one._mixtures, one._drawn = Mixed(np.empty(0, dtype=np.int64), none, none), None
 
     def restore(self, state: dict[str, Any]) -> Self:
         """See :meth:`Baseline.restore`."""
@@ -76,7 +85,7 @@ class PairModel(Baseline):
         self.scores = self.scores.to(self.device)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
-        self._mixtures = None
+        self._mixtures = self._drawn = None
         genes = Indicators(genotypes.row, genotypes.genes, (len(genotypes), genotypes.num_genes))
         self.constant, self.effect = solve_ridge(genes, y, np.full(genotypes.num_genes, EFFECT_RIDGE))
         self.seen = np.unique(genotypes.genes)
@@ -107,70 +116,90 @@ class PairModel(Baseline):
         """:math:`a` of unseen genes, ``[unseen, seen]``; 0 by default."""
         return torch.zeros(len(unseen), len(self.seen), device=self.device)
 
-    def _known_mixture(self, unseen: Ints) -> Tensor:
-        """:meth:`_mixture`; after the fit, that of a gene is computed once."""
+    def _mixtures_of(self, unseen: Ints) -> Mixed:
+        """Those of unseen genes, ascending; after the fit, that of a gene is computed once."""
         if self._mixtures is None:
-            return self._mixture(unseen)
-        genes, rows = self._mixtures
-        new = np.setdiff1d(unseen, genes)
+            return self._mixed_now(unseen)
+        new = np.setdiff1d(unseen, self._mixtures.genes)
         if len(new):
-            blocks = [self._mixture(part) for part in np.split(new, range(_GENES, len(new), _GENES))]
-            genes = np.concatenate([genes, new])
-            order = np.argsort(genes)
-            genes, rows = genes[order], torch.cat([rows, *blocks])[torch.from_numpy(order).to(self.device)]
-            self._mixtures = genes, rows
-        return rows[torch.from_numpy(np.searchsorted(genes, unseen)).to(self.device)]
+            blocks = [self._mixed_now(part) for part in np.split(new, range(_GENES, len(new), _GENES))]
+            genes, shares, profiles = zip(self._mixtures, *blocks, strict=True)
+            order = np.argsort(np.concatenate(genes))
+            place = torch.from_numpy(order).to(self.device)
+            self._mixtures = Mixed(np.concatenate(genes)[order], torch.cat(shares)[place], torch.cat(profiles)[place])
+        if len(unseen) == len(self._mixtures.genes):
+            return self._mixtures
+        place = torch.from_numpy(np.searchsorted(self._mixtures.genes, unseen)).to(self.device)
+        return Mixed(unseen, self._mixtures.share[place], self._mixtures.profile[place])
+
+    def _mixed_now(self, unseen: Ints) -> Mixed:
+        share = self._mixture(unseen)
+        return Mixed(unseen, share, share @ self.scores)
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
-        effect, unseen, mixture = self._of_genes(genotypes)
+        effect, mixed = self._of_genes(genotypes)
         total = self.constant + sums(genotypes.row, effect[genotypes.genes], len(genotypes))
         row, code = genotypes.pairs()
         if len(row) and len(self.seen):
-            found = self._of_pairs(code // genotypes.num_genes, code % genotypes.num_genes, unseen, mixture)
+            found = self._of_pairs(code // genotypes.num_genes, code % genotypes.num_genes, mixed)
             total = total + sums(row, found.double().cpu().numpy(), len(genotypes))
         return total
 
-    def _of_genes(self, genotypes: GenotypeRows) -> tuple[Floats, Ints, Tensor | None]:
-        """Effects ``[num_genes]``, which genes of the genotypes are unseen, and their mixtures ``[unseen, seen]``."""
+    def _of_genes(self, genotypes: GenotypeRows) -> tuple[Floats, Mixed | None]:
+        """Effects ``[num_genes]``, and the mixtures of those genes of the genotypes that are unseen."""
         unseen = np.setdiff1d(genotypes.genes, self.seen)
         if not len(unseen) or not len(self.seen):
-            return self.effect, unseen, None
-        mixture, effect = self._known_mixture(unseen), self.effect.copy()
-        effect[unseen] = (mixture @ self._tensor(effect[self.seen])).double().cpu().numpy()
-        return effect, unseen, mixture
+            return self.effect, None
+        mixed, effect = self._mixtures_of(unseen), self.effect.copy()
+        effect[unseen] = (mixed.share @ self._tensor(effect[self.seen])).double().cpu().numpy()
+        return effect, mixed
 
     def pair_features(self, genotypes: GenotypeRows, predicted: Floats) -> Tensor:
         """:func:`~knockgraph.models.kernels.correction.pair_features` of genotypes of two genes, ``[rows, 6]``."""
-        effect, _, mixture = self._of_genes(genotypes)
-        genes, place = np.unique(genotypes.genes, return_inverse=True)
-        first, second = torch.from_numpy(place.reshape(-1, 2)).to(self.device).T
-        profiles = torch.zeros(len(genes), len(self.seen), device=self.device)
+        genes, profiles = self._profiles_of(np.unique(genotypes.genes))
+        first, second = torch.from_numpy(np.searchsorted(genes, genotypes.genes).reshape(-1, 2)).to(self.device).T
+        effect = self._tensor(self._of_genes(genotypes)[0][genes])
+        return pair_features(self._tensor(predicted), effect, profiles, first.contiguous(), second.contiguous())
+
+    def _profiles_of(self, genes: Ints) -> tuple[Ints, Profiles]:
+        """Profiles of these genes, ascending, or after the fit of all genes asked for so far, and which they are."""
+        if self._drawn is not None:
+            if np.isin(genes, self._drawn[0]).all():
+                return self._drawn
+            genes = np.union1d(genes, self._drawn[0])
+        rows = torch.zeros(len(genes), len(self.seen), device=self.device)
         known = self.place[genes] >= 0
-        profiles[torch.from_numpy(known)] = self.scores[torch.from_numpy(self.place[genes[known]]).to(self.device)]
-        if mixture is not None:
-            profiles[torch.from_numpy(~known)] = mixture @ self.scores
-        return pair_features(self._tensor(predicted), self._tensor(effect[genes]), profiles, first, second)
+        rows[torch.from_numpy(known)] = self.scores[torch.from_numpy(self.place[genes[known]]).to(self.device)]
+        if not known.all():
+            rows[torch.from_numpy(~known)] = self._mixtures_of(genes[~known]).profile
+        drawn = genes, Profiles.of(rows)
+        if self._mixtures is not None:
+            self._drawn = drawn
+        return drawn
 
     def with_unseen(self, genotypes: GenotypeRows) -> npt.NDArray[np.bool_]:
         """Whether each row perturbs a gene that no training row does."""
         return sums(genotypes.row, (self.place[genotypes.genes] < 0).astype(np.float64), len(genotypes)) > 0
 
-    def _of_pairs(self, g: Ints, h: Ints, unseen: Ints, mixture: Tensor | None) -> Tensor:
+    def _of_pairs(self, g: Ints, h: Ints, mixed: Mixed | None) -> Tensor:
         r""":math:`a_g^\top \hat Y a_h` of pairs of genes."""
         first, second = (torch.from_numpy(self.place[x]).to(self.device) for x in (g, h))
         found = torch.zeros(len(first), device=self.device)
         known = (first >= 0) & (second >= 0)
         found[known] = self.scores[first[known], second[known]]
-        if mixture is None:
+        if mixed is None:
             return found
-        profiles = mixture @ self.scores  # [unseen, seen]
-        new_g, new_h = (torch.from_numpy(np.searchsorted(unseen, x)).to(self.device) for x in (g, h))
+        new_g, new_h = (torch.from_numpy(np.searchsorted(mixed.genes, x)).to(self.device) for x in (g, h))
         one = (first < 0) & (second >= 0)
-        found[one] = profiles[new_g[one], second[one]]
+        found[one] = mixed.profile[new_g[one], second[one]]
         other = (first >= 0) & (second < 0)
-        found[other] = profiles[new_h[other], first[other]]
-        for part in torch.split(((first < 0) & (second < 0)).nonzero()[:, 0], _BLOCK):
-            found[part] = (profiles[new_g[part]] * mixture[new_h[part]]).sum(1)
+        found[other] = mixed.profile[new_h[other], first[other]]
+        both = (first < 0) & (second < 0)
+        if bool(both.any()):
+            number = int(both.sum())
+            rows = torch.arange(number, device=self.device)
+            pairs = PairRows(rows, new_g[both], new_h[both], number, len(mixed.genes))
+            found[both] = pairs.collect_product(mixed.profile, mixed.share.T)
         return found
 
     def _chosen_rows(self, unseen: bool) -> tuple[GenotypeRows, Floats] | None:

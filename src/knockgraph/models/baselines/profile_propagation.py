@@ -17,12 +17,13 @@ from knockgraph.models.baselines.pair_gp import PairGP
 from knockgraph.models.baselines.pair_model import Device
 from knockgraph.models.kernels.attention import ProfileAttention
 from knockgraph.models.kernels.correction import PairCorrection
+from knockgraph.models.kernels.propagation import MOST_GENES
 
 _WHERE = {False: "seen genes", True: "unseen genes"}
 _SHARES = (0.5, 0.0, 0.25, 0.75, 1.0)
 _FEWEST_PAIRS = 1000  # fewest pairs out of fold that a correction is learned from
 _ENOUGH_PAIRS = 150_000  # once there are as many, the remaining folds are not fitted
-_MANY_GENES = 1500  # with more, one fold must do: fitting takes long, and it has pairs enough
+_MANY_GENES = MOST_GENES  # with more, one fold must do: fitting takes long, and it has pairs enough
 _EFFECT = 11.5  # weight of a gene's effect relative to its profile, in units of the labels' spread
 
 
@@ -54,6 +55,10 @@ class ProfilePropagation(PairGP):
     """
 
     _name = "profile-propagation"
+    _left_out = (
+        f"weights of networks and features, and attention, are learned from {MOST_GENES:,} of the genes, "
+        "the correction from one fold"
+    )
 
     def __init__(
         self,
@@ -80,10 +85,9 @@ class ProfilePropagation(PairGP):
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         super()._fit(genotypes, y)
-        if self.correction and self.process is not None:
-            similarity = self.similarities.to(self.similarities)
-            for unseen in (False, True) if len(similarity) else (False,):
-                self._fit_correction(genotypes, y, similarity, unseen)
+        if self.correction and self._between is not None:
+            for unseen in (False, True) if len(self._between) else (False,):
+                self._fit_correction(genotypes, y, self._between, unseen)
 
     def _chosen(self) -> dict[str, float]:
         found = super()._chosen()
@@ -139,6 +143,7 @@ class ProfilePropagation(PairGP):
         known = torch.cat([self.known, torch.ones_like(effect, dtype=torch.bool)], 1)
         self.attention = ProfileAttention.of(similarity, self.seed)
         rows = self._chosen_rows(unseen=True)
+        self.pace.tell("attention")
         self.share = 1.0
         self.attention.learn(similarity, profiles, known, check=None if rows is None else lambda: self._score(rows))
 
@@ -157,6 +162,7 @@ class ProfilePropagation(PairGP):
             rest = held & (np.diff(genotypes.ptr) == 2)
             if found >= enough or not rest.any() or held.all():
                 continue
+            self.pace.tell(f"a fold without some {'genes' if unseen else 'genotypes'}, for the correction")
             fold = WithoutFold(self, similarity)
             fold._fit(genotypes.take(np.flatnonzero(~held)), y[~held])
             pairs = np.flatnonzero(rest)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+
+from knockgraph.models.kernels.propagation import LeftOut
 
 STEPS = 90
 _WIDTH = 24
 _RATE = 1e-2
 _DECAY = 1e-4
 _CHECK = 15  # steps between two checks on the validation part
-_MOST_GENES = 1500  # most genes that attend to each other during training: [genes, genes, width] must fit the memory
+_PAIRS = {
+    "cpu": 2**15,
+    "cuda": 2**22,
+}  # pairs of genes at once: hidden units stay in the cache, or on the GPU
 
 
 class ProfileAttention(nn.Module):
@@ -53,11 +58,29 @@ class ProfileAttention(nn.Module):
             similarity: ``[tables, first, second]``.
             hidden: Whether the genes are the same and none may take from itself.
         """
-        x = ((similarity - self.center[:, None, None]) / self.scale[:, None, None]).permute(1, 2, 0)
-        weight: Tensor = self.score(x)[..., 0].clamp(-15, 8).exp()
-        if hidden:
-            weight = weight * (1 - torch.eye(len(weight), device=weight.device))
-        return weight / (weight.sum(1, keepdim=True) + self.nobody.exp())
+        blocks = [block for _, block in self._blocks(similarity, hidden)]
+        return torch.cat([similarity.new_zeros(0, similarity.shape[2]), *blocks])
+
+    def _blocks(self, similarity: Tensor, hidden: bool) -> Iterator[tuple[slice, Tensor]]:
+        """Rows of the weights, a few genes at a time, and which they are."""
+        _, first, second = similarity.shape
+        rows = max(1, _PAIRS.get(similarity.device.type, _PAIRS["cpu"]) // max(second, 1))
+        for start in range(0, first, rows):
+            part = slice(start, min(start + rows, first))
+            weight = self._scores(similarity[:, part].flatten(1)).view(-1, second).clamp(-15, 8).exp()
+            if hidden:
+                weight = weight.masked_fill(_same(part, second, weight.device), 0.0)
+            yield part, weight / (weight.sum(1, keepdim=True) + self.nobody.exp())
+
+    def _scores(self, x: Tensor) -> Tensor:
+        """The MLP of standardised columns, ``[pairs]``, of ``[tables, pairs]``: as they lie in memory."""
+        found = (x - self.center[:, None]) / self.scale[:, None]
+        for layer in self.score:
+            if isinstance(layer, nn.Linear):
+                found = torch.addmm(layer.bias[:, None], layer.weight, found)
+            else:
+                found = layer(found)
+        return found[0]
 
     def learn(
         self,
@@ -76,20 +99,15 @@ class ProfileAttention(nn.Module):
             steps: Of Adam.
             check: Scores the current weights from time to time; the best ones are kept.
         """
-        chosen = torch.arange(len(profiles), device=profiles.device)
-        if len(profiles) > _MOST_GENES:
-            order = torch.randperm(len(profiles), generator=torch.Generator().manual_seed(0))
-            chosen = order[:_MOST_GENES].sort().values.to(profiles.device)
-        similarity = similarity[:, chosen][:, :, chosen]
-        profiles, known = profiles[chosen], known[chosen]
+        left_out = LeftOut(similarity, profiles, known)
+        measured = left_out.profiles[left_out.known]
         optimizer = torch.optim.Adam(self.parameters(), lr=_RATE, weight_decay=_DECAY)
-        total = profiles.square()[known].sum().clamp(min=1e-12)
         best, kept = -float("inf"), {name: value.clone() for name, value in self.state_dict().items()}
         for step in range(1, steps + 1):
-            missed = profiles - self(similarity, hidden=True) @ profiles
-            loss = missed.square()[known].sum() / total
             optimizer.zero_grad()
-            loss.backward()
+            for part, shares in self._blocks(left_out.similarity, hidden=True):
+                missed = measured[left_out.entries(part)] - left_out.product(shares, part)
+                torch.autograd.backward(missed.square().sum() / left_out.total)
             optimizer.step()
             if step % _CHECK == 0 or step == steps:
                 with torch.no_grad():
@@ -97,3 +115,9 @@ class ProfileAttention(nn.Module):
                 if score > best:
                     best, kept = score, {name: value.clone() for name, value in self.state_dict().items()}
         self.load_state_dict(kept)
+
+
+def _same(part: slice, columns: int, device: torch.device) -> Tensor:
+    """Where a row and a column are the same gene, bool ``[rows, columns]``."""
+    rows = torch.arange(part.start, part.stop, device=device)
+    return rows[:, None] == torch.arange(columns, device=device)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from knockgraph.models.kernels.measured import PairRows
 
 FEATURES = (
     "prediction",
@@ -23,10 +26,21 @@ _BATCHES = 100  # an epoch of a small screen has about as many
 _RATE = 1e-2
 _DECAY = 1e-2
 _FAR = 8.0  # standard deviations beyond which a feature grows no more
-_BLOCK = 4096  # pairs at once
 
 
-def pair_features(predicted: Tensor, effect: Tensor, profiles: Tensor, first: Tensor, second: Tensor) -> Tensor:
+class Profiles(NamedTuple):
+    """What :func:`pair_features` needs of profiles."""
+
+    size: Tensor  #: n, the root mean square of each, ``[genes]``
+    unit: Tensor  #: Each divided by its length, ``[genes, columns]``
+
+    @staticmethod
+    def of(profiles: Tensor) -> Profiles:
+        """Those of :math:`\\hat Y_g`, ``[genes, columns]``."""
+        return Profiles(profiles.square().mean(1).sqrt(), nn.functional.normalize(profiles, dim=1))
+
+
+def pair_features(predicted: Tensor, effect: Tensor, profiles: Profiles, first: Tensor, second: Tensor) -> Tensor:
     r"""Symmetric features of pairs of genes, ``[pairs, 6]``: the prediction :math:`\hat y_{gh}`, :math:`b_g + b_h`,
     :math:`|b_g - b_h|`, :math:`n_g n_h`, :math:`|n_g - n_h|` and :math:`\cos(\hat Y_g, \hat Y_h)`, with the size
     :math:`n_g` of a profile, its root mean square.
@@ -34,14 +48,13 @@ def pair_features(predicted: Tensor, effect: Tensor, profiles: Tensor, first: Te
     Args:
         predicted: ``[pairs]``.
         effect: b, ``[genes]``.
-        profiles: ``[genes, columns]``.
+        profiles: Of the genes.
         first: Genes of the pairs, int64 ``[pairs]``.
         second: The others.
     """
-    size = profiles.square().mean(1).sqrt()
-    unit = nn.functional.normalize(profiles, dim=1)
-    blocks = zip(torch.split(first, _BLOCK), torch.split(second, _BLOCK), strict=True)
-    cosine = torch.cat([torch.einsum("ek,ek->e", unit[g], unit[h]) for g, h in blocks])
+    size, unit = profiles
+    pairs = PairRows(torch.arange(len(first), device=first.device), first, second, len(first), len(unit))
+    cosine = pairs.collect_product(unit, unit.T)
     b, c, m, n = effect[first], effect[second], size[first], size[second]
     return torch.stack([predicted, b + c, (b - c).abs(), m * n, (m - n).abs(), cosine], 1)
 

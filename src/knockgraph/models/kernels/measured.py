@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+_COLUMNS = 256  # of a product by few pairs, at once: the rows that they ask for stay in the cache
+
+
+class _Pattern(NamedTuple):
+    """Places of a sparse ``[genes, genes]`` matrix by rows, and a number for each entry that points to them."""
+
+    start: Tensor
+    column: Tensor
+    pair: Tensor
+
+    def total(self, entry: Tensor) -> Tensor:
+        """The sum of the entries of each pair."""
+        return entry.new_zeros(len(self.column)).index_add(0, self.pair, entry)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +72,55 @@ class PairRows:
 
     def spread_times(self, value: Tensor, right: Tensor) -> Tensor:
         """:meth:`spread` times a ``[genes, columns]`` matrix, by a sparse product."""
-        n, entry = self.num_genes, value[self.row]
-        index = torch.stack([torch.cat([self.first, self.second]), torch.cat([self.second, self.first])])
-        spread = torch.sparse_coo_tensor(index, entry.repeat(2), (n, n), check_invariants=False)
-        product: Tensor = torch.sparse.mm(spread, right)
+        pairs, (start, column, pair) = self._pairs, self._both_ways
+        spread = sparse_rows(start, column, pairs.total(value[self.row])[pair], (self.num_genes, self.num_genes))
+        product = torch.empty_like(right)
+        for part in _parts(right.shape[1], right.device):
+            product[:, part] = spread @ right[:, part].contiguous()
         return product
+
+    def collect_product(self, left: Tensor, right: Tensor) -> Tensor:
+        """:meth:`collect` of a symmetric product, ``[genes, k]`` times ``[k, genes]``, only at the pairs of H."""
+        start, column, pair = self._pairs
+        found = left.new_zeros(len(column))
+        asked = sparse_rows(start, column, found, (self.num_genes, self.num_genes))
+        for part in _parts(left.shape[1], left.device):
+            inner = torch.sparse.sampled_addmm(asked, left[:, part].contiguous(), right[part], beta=0.0)
+            found = found + inner.values()
+        return self.per_row(found[pair])
+
+    @cached_property
+    def _pairs(self) -> _Pattern:
+        """The distinct pairs, and which of them each entry is."""
+        n = self.num_genes
+        code, pair = torch.unique(self.first * n + self.second, return_inverse=True)
+        return _Pattern(_starts(code // n, n), code % n, pair)
+
+    @cached_property
+    def _both_ways(self) -> _Pattern:
+        """The distinct pairs in both directions, and which pair each of them is."""
+        n, count = self.num_genes, self._pairs.start.diff()
+        first = torch.repeat_interleave(torch.arange(n, device=count.device), count)
+        code, order = torch.cat([first * n + self._pairs.column, self._pairs.column * n + first]).sort()
+        return _Pattern(_starts(code // n, n), code % n, order % max(len(first), 1))
 
     def per_row(self, entry: Tensor) -> Tensor:
         """The sum over the entries of each row, ``[rows]``."""
         return entry.new_zeros(self.num_rows).index_add(0, self.row, entry)
+
+
+def _starts(ascending: Tensor, n: int) -> Tensor:
+    """Where each number 0 … n begins in an ascending list."""
+    return torch.searchsorted(ascending, torch.arange(n + 1, device=ascending.device))
+
+
+def sparse_rows(start: Tensor, column: Tensor, value: Tensor, shape: tuple[int, int]) -> Tensor:
+    """The sparse matrix with ``value[e]`` in column ``column[e]`` of the row r with start[r] ≤ e < start[r + 1]."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls its CSR tensors a prototype
+        return torch.sparse_csr_tensor(start, column, value, shape, check_invariants=False)
+
+
+def _parts(columns: int, device: torch.device) -> Iterator[slice]:
+    width = _COLUMNS if device.type == "cpu" else columns
+    return (slice(start, start + width) for start in range(0, columns, max(width, 1)))

@@ -14,7 +14,7 @@ from knockgraph.graph.structural_features import FEATURES
 
 RESTART = 0.5
 _STEPS = 20  # the rest of the walk after them is below (1 − RESTART)^20 ≈ 1e-6
-_BLOCK = 1024  # genes whose walks are followed at once
+_BLOCK = 256  # genes whose walks are followed at once: they stay in the cache
 DIRECTIONS = 50
 """Leading singular directions that a wide feature is also compared by."""
 

@@ -1,10 +1,10 @@
 """Kernels of the pairwise relation aggregation: nothing of the size pairs × rows × channels is ever stored.
 
 The forward pass takes a tile of rows through all pairs with a running softmax, and keeps of each pair only what its
-first linear map gave, ``t`` [pairs, rows, hidden]. From there the backward pass computes the pairs again: one kernel, a
-program per pair and share of the rows, turns ``t`` into its own gradient, in place; the two others turn that into the
-gradients of the first linear maps and of the states. Sums over rows are taken per share and then over the shares,
-always in the same order: equal inputs give equal bits.
+first linear map gave, ``t`` [pairs, rows, hidden], and the mean of the states. From there the backward pass computes
+the pairs again: one kernel, a program per pair and share of the rows, turns ``t`` into its own gradient, in place; the
+two others turn that into the gradients of the first linear maps and of the states. Sums over rows are taken per share
+and then over the shares, always in the same order: equal inputs give equal bits.
 
 A pair's state ``o = g W + b``, with ``g = GELU(t)``, is twice as wide as g, so the rest goes by g where it can:
 
@@ -20,6 +20,7 @@ A pair's state ``o = g W + b``, with ``g = GELU(t)``, is twice as wide as g, so 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
+from knockgraph.ops.partial_sums import partial_sums, parts_of
 from knockgraph.ops.tiles import tile
 from knockgraph.ops.triton.gelu import beside, gelu, gelu_and_slope, rounded_anyway
 
@@ -49,6 +50,7 @@ def _mix_pairs(
     y,
     lse,
     kept,
+    kept_mean,
     rows,
     R: tl.constexpr,
     C: tl.constexpr,
@@ -107,6 +109,8 @@ def _mix_pairs(
             largest = new
             p += 1
     mean = mean / R
+    if KEEP:
+        tl.store(kept_mean + place, mean.to(kind), mask=inside)
     q = tl.dot(mean.to(kind), tl.load(s_in + in_ck), input_precision=PRECISION)
     q = gelu(q + tl.load(c_in + k).to(tl.float32)[None, :], FAST)
     score = tl.sum(q * scorer_out[None, :], 1)
@@ -136,6 +140,7 @@ def _grad_of_pairs(
     d_b_score,
     d_s_out,
     rows,
+    of_shares,
     per_share,
     C: tl.constexpr,
     K: tl.constexpr,
@@ -173,7 +178,7 @@ def _grad_of_pairs(
         here = row < real
         inside = here[:, None]
         at = of_pair + row.to(tl.int64)[:, None] * K + k[None, :]
-        at_share = shares + p * rows.to(tl.int64) + row
+        at_share = shares + p * of_shares.to(tl.int64) + row
         t = tl.load(at, mask=inside, other=0.0).to(tl.float32)
         grad = tl.load(dy + row.to(tl.int64)[:, None] * C + c[None, :], mask=inside, other=0.0)
         v = tl.dot(grad, tl.trans(wo), input_precision=PRECISION)
@@ -237,7 +242,7 @@ def _grad_of_first_maps(
     of_pair = dt + p * rows.to(tl.int64) * K
     g_first = tl.zeros([C, K], dtype=tl.float32)
     g_second = tl.zeros([C, K], dtype=tl.float32)
-    g_b_in = tl.zeros([K], dtype=tl.float32)
+    g_b_in = tl.zeros([TILE, K], dtype=tl.float32)
     for start in range(share_number * TILE, real, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         inside = (row < real)[:, None]
@@ -247,16 +252,16 @@ def _grad_of_first_maps(
         h_j = tl.load(second + place, mask=inside, other=0.0)
         g_first = tl.dot(tl.trans(h_i), d_t, g_first, input_precision=PRECISION)
         g_second = tl.dot(tl.trans(h_j), d_t, g_second, input_precision=PRECISION)
-        g_b_in += tl.sum(d_t.to(tl.float32), 0)
+        g_b_in += d_t.to(tl.float32)
     to = share_number * per_share
     tl.store(d_first + to + p * C * K + in_ck, g_first)
     tl.store(d_second + to + p * C * K + in_ck, g_second)
-    tl.store(d_b_in + to + p * K + k, g_b_in)
+    tl.store(d_b_in + to + p * K + k, tl.sum(g_b_in, 0))
 
 
 @triton.jit
 def _grad_of_mean(
-    h,
+    mean,
     s_in,
     c_in,
     s_out,
@@ -266,7 +271,6 @@ def _grad_of_mean(
     lse,
     dy_narrow,
     delta,
-    d_mean,
     d_s_in,
     d_c_in,
     d_s_out,
@@ -280,8 +284,8 @@ def _grad_of_mean(
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The identity among the pairs: the mean of the states. Comes first, and leaves for the others ``dy`` in h's type
-    and ``delta = Σ_channels dy · y``.
+    """The identity among the pairs: the mean of the states, which becomes its own gradient, divided by their number.
+    Comes first, and leaves for the others ``dy`` in h's type and ``delta = Σ_channels dy · y``.
     """
     share_number = tl.program_id(0)
     real = rows
@@ -289,46 +293,41 @@ def _grad_of_mean(
         real = tl.load(count)
     c = tl.arange(0, C)
     k = tl.arange(0, K)
-    step = rows.to(tl.int64) * C
     in_ck = c[:, None] * K + k[None, :]
-    kind = h.dtype.element_ty
+    kind = mean.dtype.element_ty
     scorer = tl.load(s_in + in_ck)
     scorer_bias = tl.load(c_in + k).to(tl.float32)
     scorer_out = tl.load(s_out + k).to(tl.float32)
     g_s_in = tl.zeros([C, K], dtype=tl.float32)
-    g_c_in = tl.zeros([K], dtype=tl.float32)
-    g_s_out = tl.zeros([K], dtype=tl.float32)
+    g_c_in = tl.zeros([TILE, K], dtype=tl.float32)
+    g_s_out = tl.zeros([TILE, K], dtype=tl.float32)
     for start in range(share_number * TILE, real, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         here = row < real
         inside = here[:, None]
         place = row.to(tl.int64)[:, None] * C + c[None, :]
-        o = tl.zeros([TILE, C], dtype=tl.float32)
-        for r in range(0, R):
-            o += tl.load(h + r * step + place, mask=inside, other=0.0).to(tl.float32)
-        o = o / R
+        o = tl.load(mean + place, mask=inside, other=0.0)
         grad = tl.load(dy + place, mask=inside, other=0.0).to(kind)
         tl.store(dy_narrow + place, grad, mask=inside)
         grad = grad.to(tl.float32)
         of_row = tl.sum(grad * tl.load(y + place, mask=inside, other=0.0), 1)
         tl.store(delta + row, of_row, mask=here)
-        along = tl.sum(o * grad, 1)
-        o = o.to(kind)
+        along = tl.sum(o.to(tl.float32) * grad, 1)
         q, q_slope = gelu_and_slope(tl.dot(o, scorer, input_precision=PRECISION) + scorer_bias[None, :], FAST)
         score = tl.sum(q * scorer_out[None, :], 1)
         share = tl.where(here, tl.exp(score - tl.load(lse + row, mask=here, other=0.0)), 0.0)
         d_score = share * (along - of_row)
-        g_s_out += tl.sum(d_score[:, None] * q, 0)
+        g_s_out += d_score[:, None] * q
         dq = d_score[:, None] * scorer_out[None, :] * q_slope
-        g_c_in += tl.sum(dq, 0)
+        g_c_in += dq
         dq = dq.to(kind)
         g_s_in = tl.dot(tl.trans(o), dq, g_s_in, input_precision=PRECISION)
         do = tl.dot(dq, tl.trans(scorer), share[:, None] * grad, input_precision=PRECISION)
-        tl.store(d_mean + place, (do / R).to(kind), mask=inside)
+        tl.store(mean + place, (do / R).to(kind), mask=inside)
     to = share_number * (C + 2) * K
     tl.store(d_s_in + to + in_ck, g_s_in)
-    tl.store(d_c_in + to + k, g_c_in)
-    tl.store(d_s_out + to + k, g_s_out)
+    tl.store(d_c_in + to + k, tl.sum(g_c_in, 0))
+    tl.store(d_s_out + to + k, tl.sum(g_s_out, 0))
 
 
 @triton.jit
@@ -372,9 +371,10 @@ def _grad_of_states(
 
 
 def mix_pairs(
-    h: Tensor, weights: tuple[Tensor, ...], count: Tensor | None, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The mixture [rows, channels] and the logarithm of the softmax's denominator [rows], float32; then ``t``.
+    h: Tensor, weights: Sequence[Tensor], count: Tensor | None, keep: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The mixture [rows, channels] and the logarithm of the softmax's denominator [rows], float32; then ``t`` and the
+    mean of the states, [rows, channels].
 
     Args:
         h: [relations, rows, channels].
@@ -382,13 +382,14 @@ def mix_pairs(
             channels], ``bias_out`` [pairs, channels], and the scorer's ``in`` [channels, hidden], ``bias`` [hidden]
             and ``out`` [hidden]; of h's type.
         count: int32 [1]: only that many rows are there, or ``None`` for all.
-        keep: Whether there will be a backward pass; without, ``t`` is empty.
+        keep: Whether there will be a backward pass; without, the last two are empty.
     """
     relations, rows, channels = h.shape
     pairs, _, hidden = weights[0].shape
     y = torch.empty(rows, channels, dtype=torch.float32, device=h.device)
     lse = torch.empty(rows, dtype=torch.float32, device=h.device)
     t = h.new_empty(pairs if keep else 0, rows, hidden)
+    mean = h.new_empty(rows if keep else 0, channels)
     launch = tile("pairs", h)
     with torch.cuda.device_of(h):
         _mix_pairs[(triton.cdiv(rows, launch["TILE"]),)](
@@ -399,18 +400,19 @@ def mix_pairs(
             y,
             lse,
             t,
+            mean,
             rows,
             R=relations,
             KEEP=keep,
             **_shape(h, weights, count),
             **launch,
         )
-    return y, lse, t
+    return y, lse, t, mean
 
 
 def mix_pairs_grad(
     h: Tensor,
-    weights: tuple[Tensor, ...],
+    weights: Sequence[Tensor],
     count: Tensor | None,
     pairs: Tensor,
     slots: Tensor,
@@ -418,20 +420,22 @@ def mix_pairs_grad(
     y: Tensor,
     lse: Tensor,
     t: Tensor,
+    mean: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Gradients of h (its type) and of the weights (float32). ``t`` is used up.
+    """Gradients of h (its type) and of the weights (float32). ``t`` and ``mean`` are used up.
 
     Args:
         h: As in the forward pass, and so the next two.
-        weights: As above.
+        weights: As above; ``first`` and ``second`` side by side in memory.
         count: As above.
         pairs: int32 [2, pairs], the relations of each pair.
         slots: int32 [relations, relations + 1], for each relation where it takes part: ``pair`` as the first of the
             two, ``pair + number of pairs`` as the second.
         dy: Gradient of the mixture, [rows, channels].
-        y: The mixture, from the forward pass, and so are the next two.
+        y: The mixture, from the forward pass, and so are the next three.
         lse: As above.
         t: As above.
+        mean: As above.
     """
     relations, rows, channels = h.shape
     number, _, hidden = weights[0].shape
@@ -440,7 +444,10 @@ def mix_pairs_grad(
         tile(f"gradient of {part}", h) for part in ("pairs", "first maps", "mean", "states")
     )
     delta = torch.empty_like(lse)
-    narrow, d_mean = (torch.empty(rows, channels, dtype=h.dtype, device=h.device) for _ in range(2))
+    # Whole 16 bytes of rows, for fast products. Rows that are not there stay 0, and so do their shares.
+    padded = -(-rows // 8) * 8
+    narrow, shares = h.new_empty(padded, channels), h.new_empty(number, padded)
+    narrow[rows if count is None else 0 :].zero_()
     dh = torch.empty_like(h)
     by_pair = (*(w.shape for w in weights[:4]), (number, (hidden + 2) * hidden))
     of_score = ((hidden, hidden), (hidden,), (hidden,))
@@ -449,7 +456,7 @@ def mix_pairs_grad(
     of_mean, scorer_of_mean = partial_sums(h, alone["SHARES"], *of_scorer)
     with torch.cuda.device_of(h):
         _grad_of_mean[(alone["SHARES"],)](
-            h,
+            mean,
             *weights[5:],
             count,
             dy,
@@ -457,14 +464,13 @@ def mix_pairs_grad(
             lse,
             narrow,
             delta,
-            d_mean,
             *scorer_of_mean,
             rows,
             R=relations,
             **shape,
             **alone,
         )
-        shares = weights[4].view(number, channels) @ narrow.t()
+        torch.mm(weights[4].view(number, channels), narrow.t(), out=shares)
         _grad_of_pairs[(number, of_pair["SHARES"])](
             weights[3],
             *_of_scores(weights),
@@ -478,6 +484,7 @@ def mix_pairs_grad(
             out,
             *parts_of(score, *of_score),
             rows,
+            padded,
             of_pairs.shape[1],
             **shape,
             **of_pair,
@@ -498,25 +505,24 @@ def mix_pairs_grad(
             **maps,
         )
         _grad_of_states[(relations, triton.cdiv(rows, states["TILE"]))](
-            t, d_mean, torch.cat(weights[:2]), slots, count, dh, rows, R=relations, PAIRS=number, **shape, **states
+            t, mean, weights[0], slots, count, dh, rows, R=relations, PAIRS=number, **shape, **states
         )
     first, second, bias_in, out, score = parts_of(of_pairs.sum(0), *by_pair)
-    if count is not None:  # the others are not there
-        shares = torch.where(torch.arange(rows, device=h.device) < count, shares, shares.new_zeros(()))
-        narrow = torch.where((torch.arange(rows, device=h.device) < count).unsqueeze(1), narrow, narrow.new_zeros(()))
-    w_out, b_out, s_in = weights[3].float(), weights[4].view(number, channels).float(), weights[5].float()
-    d_w_score, d_b_score, d_s_out = parts_of(score, *of_score)
+    w_out, b_out, s_in = (w.float() for w in weights[3:6])
+    d_w_score = score[:, : hidden * hidden].view(number, hidden, hidden)
+    d_b_score = score[:, hidden * hidden :][:, :hidden]
     out = torch.baddbmm(out, d_w_score, s_in.t().expand(number, hidden, channels))
     d_b_out = torch.addmm((shares @ narrow).float(), d_b_score, s_in.t())
-    d_s_in, d_c_in, d_s_out_of_mean = parts_of(of_mean.sum(0), *of_scorer)
-    d_s_in = torch.addmm(d_s_in, w_out.flatten(0, 1).t(), d_w_score.flatten(0, 1)).addmm_(b_out.t(), d_b_score)
-    d_c_in = d_c_in + d_b_score.sum(0)
-    d_s_out = d_s_out_of_mean + d_s_out.sum(0)
-    first, second, bias_in = apart([first, second, bias_in])
-    return dh, first, second, bias_in, out, d_b_out, d_s_in, d_c_in, d_s_out
+    d_s_in, d_c_in, d_s_out = parts_of(of_mean.sum(0), *of_scorer)
+    d_s_in = torch.addmm(d_s_in, w_out.flatten(0, 1).t(), d_w_score.flatten(0, 1))
+    d_s_in = d_s_in.addmm_(b_out.view(number, channels).t(), d_b_score)
+    c_in_of_pairs, s_out_of_pairs = score[:, hidden * hidden :].sum(0).split(hidden)
+    # Operators must not give two views of one memory.
+    first, second, bias_in = first.clone(), second.clone(), bias_in.clone()
+    return dh, first, second, bias_in, out, d_b_out, d_s_in, d_c_in + c_in_of_pairs, d_s_out + s_out_of_pairs
 
 
-def _of_scores(weights: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+def _of_scores(weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """``W S`` [pairs, hidden, hidden] and ``b S + c`` [pairs, hidden]."""
     w_out, b_out, s_in, c_in = weights[3:7]
     pairs, hidden, channels = w_out.shape
@@ -524,7 +530,7 @@ def _of_scores(weights: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     return w_score, torch.addmm(c_in, b_out.reshape(pairs, channels), s_in)
 
 
-def _shape(h: Tensor, weights: tuple[Tensor, ...], count: Tensor | None) -> dict[str, Any]:
+def _shape(h: Tensor, weights: Sequence[Tensor], count: Tensor | None) -> dict[str, Any]:
     return {
         "C": h.shape[2],
         "K": weights[0].shape[2],

@@ -1,10 +1,9 @@
 """Kernels of the relations' MLPs: a tile of rows goes through all linear maps, norm and activation without leaving.
 
-The forward pass keeps the values before each activation for the backward pass, which goes through one or two linear
-maps at a time (``MAPS``), in place: with all four in one kernel the gradients of the weights do not fit the registers
-(docs/speed.md). Between two maps of one launch the gradient is rounded as it is between two launches, so the number
-changes no result. Sums over rows are taken per share of the rows and then over the shares, always in the same order:
-equal inputs give equal bits.
+The forward pass keeps the values before each activation for the backward pass, which goes back through norm and last
+activation, and then through one linear map at a time, in place: with several in one kernel the gradients of the weights
+do not fit the registers (docs/speed.md). Sums over rows are taken per share of the rows and then over the shares,
+always in the same order: equal inputs give equal bits.
 
 ``OWN`` says how the rows' own states join what the neighbours sent, and is the number of axes of ``own_weight``: 1 for
 (1 + ε) times, 2 for a factor of each row, 3 for a matrix beside that of the first map.
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from knockgraph.ops.partial_sums import apart, partial_sums, parts_of
 from knockgraph.ops.tiles import tile
+from knockgraph.ops.triton import norm_gelu
 from knockgraph.ops.triton.gelu import beside, gelu, gelu_and_slope, rounded_anyway
 from knockgraph.ops.triton.row_norm import normalised
 from knockgraph.ops.triton.spmm import as_factors
@@ -107,43 +107,31 @@ def _backward(
     neighbours,
     own_weight,
     weight,
-    scale,
-    shift,
     count,
     keep,
-    z,
-    z_between,
     z_before,
-    dy,
     dh,
     d_own_weight,
     d_weight,
     d_bias,
-    d_scale,
-    d_shift,
     rows,
     per_share,
     R: tl.constexpr,
     C: tl.constexpr,
     OWN: tl.constexpr,
     FIRST: tl.constexpr,
-    LAST: tl.constexpr,
-    NORM: tl.constexpr,
     COUNTED: tl.constexpr,
     MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
     FAST: tl.constexpr,
     SHARES: tl.constexpr,
     TILE: tl.constexpr,
-    MAPS: tl.constexpr,
     GELUS: tl.constexpr,
 ):
-    """Through ``MAPS`` linear maps, one or two, from ``dy`` to ``dh``, which may be the same memory; the last of all
-    starts with the norm. With two matrices the first map is left to ``_sum_own``, which passes the same gradient
-    through both.
+    """Through one linear map and the activation before it, ``z_before``: ``dh`` becomes its gradient in place. With two
+    matrices the first map is left to ``_sum_own``, which passes the same gradient through both.
 
-    The maps gave ``z_between`` and ``z``, from ``z_before``. Each share's sums lie ``per_share`` numbers after those of
-    the share before.
+    Each share's sums lie ``per_share`` numbers after those of the share before.
     """
     r = tl.program_id(0)
     share = tl.program_id(1)
@@ -157,93 +145,53 @@ def _backward(
         factor = _own_factor(own_weight, r, 0, rows, real, OWN)
     w = tl.load(weight + r * C * C + in_cc)
     g = tl.zeros([C, C], dtype=tl.float32)
-    b = tl.zeros([C], dtype=tl.float32)
-    if MAPS == 2:
-        w_outer = tl.load(weight + (R + r) * C * C + in_cc)
-        g_outer = tl.zeros([C, C], dtype=tl.float32)
-        b_outer = tl.zeros([C], dtype=tl.float32)
-    g_scale = tl.zeros([C], dtype=tl.float32)
-    g_shift = tl.zeros([C], dtype=tl.float32)
-    g_eps = tl.zeros([C], dtype=tl.float32)
     g_own = tl.zeros([C, C], dtype=tl.float32)
+    # Summed over the rows of a tile at the end: each thread adds up what it has.
+    b = tl.zeros([TILE, C], dtype=tl.float32)
+    g_eps = tl.zeros([TILE, C], dtype=tl.float32)
     for start in range(share * TILE, real, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         inside = (row < real)[:, None]
         place = row.to(tl.int64)[:, None] * C + c[None, :]
         here = r * rows.to(tl.int64) * C + place
-        dv = tl.load(dy + here, mask=inside, other=0.0).to(tl.float32)
-        if LAST:
-            v = tl.load(z + here, mask=inside, other=0.0).to(tl.float32)
-            if NORM:
-                gamma = tl.load(scale + r * C + c).to(tl.float32)[None, :]
-                hat, narrow = normalised(v, C)
-                _, slope = gelu_and_slope(hat * gamma + tl.load(shift + r * C + c).to(tl.float32)[None, :], FAST)
-                dv = dv * slope
-                g_scale += tl.sum(dv * hat, 0)
-                g_shift += tl.sum(dv, 0)
-                dv = dv * gamma
-                along = tl.sum(dv * hat, 1) / C
-                dv = (dv - (tl.sum(dv, 1) / C)[:, None] - hat * along[:, None]) * narrow[:, None]
-            else:
-                _, slope = gelu_and_slope(v, FAST)
-                dv = dv * slope
-        if MAPS == 2:
-            b_outer += tl.sum(dv, 0)
-            v = tl.load(z_between + here, mask=inside, other=0.0).to(tl.float32)
-            dv = dv.to(kind)
-            d_in = tl.dot(dv, tl.trans(w_outer), input_precision=PRECISION)
-            h, slope = gelu_and_slope(beside(v, d_in, inside), FAST)
-            g_outer = tl.dot(tl.trans(h.to(kind)), dv, g_outer, input_precision=PRECISION)
-            dv = (d_in * slope).to(kind).to(tl.float32)
-        # Before the sum over rows, whose barriers no load can pass.
+        dv = tl.load(dh + here, mask=inside, other=0.0)
         if FIRST:
             x = tl.load(own + place, mask=inside, other=0.0)
             h = tl.load(neighbours + here, mask=inside, other=0.0)
             if MASKED:
                 h = tl.where((tl.load(keep + row, mask=row < real, other=0) != 0)[:, None], h, 0.0)
-        else:
-            before = tl.load(z_before + here, mask=inside, other=0.0)
-        b += tl.sum(dv, 0)
-        if FIRST:
             if OWN == 2:
                 factor = _own_factor(own_weight, r, row, rows, real, OWN)
             if OWN < 3:
                 h = x.to(tl.float32) * factor + h.to(tl.float32)
         else:
-            v = before.to(tl.float32)
+            v = tl.load(z_before + here, mask=inside, other=0.0).to(tl.float32)
             if GELUS == 1:
-                d_in = tl.dot(dv.to(kind), tl.trans(w), input_precision=PRECISION)
+                d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
                 v = beside(v, d_in, inside)
             h, slope = gelu_and_slope(v, FAST)
-        dv = dv.to(kind)
+        b += dv.to(tl.float32)
         g = tl.dot(tl.trans(h.to(kind)), dv, g, input_precision=PRECISION)
         if FIRST and OWN == 3:
             g_own = tl.dot(tl.trans(x.to(kind)), dv, g_own, input_precision=PRECISION)
-            tl.store(dh + here, dv, mask=inside)
         else:
             if FIRST or GELUS == 2:
                 d_in = tl.dot(dv, tl.trans(w), input_precision=PRECISION)
             if not FIRST:
                 d_in = d_in * slope
             elif OWN == 1:
-                g_eps += tl.sum(d_in * x.to(tl.float32), 0)
+                g_eps += d_in * x.to(tl.float32)
             else:
                 of_row = tl.sum(d_in * x.to(tl.float32), 1)
                 tl.store(d_own_weight + r * rows.to(tl.int64) + row, of_row, mask=row < real)
             tl.store(dh + here, d_in.to(kind), mask=inside)
     to = share * per_share
     tl.store(d_weight + to + r * C * C + in_cc, g)
-    tl.store(d_bias + to + r * C + c, b)
-    if MAPS == 2:
-        tl.store(d_weight + to + (R + r) * C * C + in_cc, g_outer)
-        tl.store(d_bias + to + (R + r) * C + c, b_outer)
+    tl.store(d_bias + to + r * C + c, tl.sum(b, 0))
     if FIRST and OWN == 1:
-        tl.store(d_own_weight + to + r, tl.sum(g_eps, 0))
+        tl.store(d_own_weight + to + r, tl.sum(tl.sum(g_eps, 0), 0))
     if FIRST and OWN == 3:
         tl.store(d_own_weight + to + r * C * C + in_cc, g_own)
-    if LAST and NORM:
-        tl.store(d_scale + to + r * C + c, g_scale)
-        tl.store(d_shift + to + r * C + c, g_shift)
 
 
 @triton.jit
@@ -340,7 +288,10 @@ def forward(
             z,
             y,
             rows,
-            **_shape(own_weight, weight, norm, count, keep),
+            LAYERS=layers,
+            NORM=norm is not None,
+            FAST=rounded_anyway(weight),
+            **_shape(own_weight, weight, count, keep),
             **launch,
         )
     return y, z
@@ -360,106 +311,50 @@ def backward(
     """Gradients of ``own`` and ``neighbours`` (their type), own_weight, weight, bias, scale and shift (float32)."""
     layers, relations, channels, _ = weight.shape
     rows = neighbours.shape[1]
-    dh, d_own = torch.empty_like(neighbours), torch.empty_like(own)
-    weights, vectors = (relations, channels, channels), (relations, channels)
+    d_own = torch.empty_like(own)
     factors = torch.empty_like(own_weight, dtype=torch.float32) if own_weight.dim() == 2 else None
     of_own = tuple(own_weight.shape) if factors is None else (0,)  # no sum over rows
-    rest, end = tile("gradient of MLPs", dh), tile("gradient of last map", dh)
-    inner = layers - min(end["MAPS"], layers)  # maps before those that the norm goes with
-    of_end, (end_weight, end_bias, d_scale, d_shift, end_own) = partial_sums(
-        dh, end["SHARES"], (layers - inner, *weights), (layers - inner, *vectors), vectors, vectors, of_own
-    )
-    of_rest, (rest_weight, rest_bias, rest_own) = partial_sums(
-        dh, rest["SHARES"], (inner, *weights), (inner, *vectors), of_own
-    )
-    scale, shift = (None, None) if norm is None else norm
-    shape = _shape(own_weight, weight, norm, count, keep)
-    del shape["LAYERS"]
+    launch = tile("gradient of MLPs", dy)
+    shapes = ((layers, relations, channels, channels), (layers, relations, channels), of_own)
+    whole, (d_weight, d_bias, d_own_weight) = partial_sums(dy, launch["SHARES"], *shapes)
+    shape = _shape(own_weight, weight, count, keep)
+    dh, d_scale, d_shift = norm_gelu.backward(z[-1], norm, count, dy)
     with torch.cuda.device_of(dh):
-        for first, behind in _launches(layers, inner, rest["MAPS"]):
-            last = behind == layers
-            config = end if last else rest
-            _backward[(relations, config["SHARES"])](
+        for layer in reversed(range(layers)):
+            _backward[(relations, launch["SHARES"])](
                 own,
                 neighbours,
                 own_weight,
-                weight[first],
-                scale,
-                shift,
+                weight[layer],
                 count,
                 as_factors(keep),
-                z[behind - 1],
-                z[first],
-                z[max(first - 1, 0)],
-                dy if last else dh,
+                z[max(layer - 1, 0)],
                 dh,
-                (end_own if last else rest_own) if factors is None else factors,
-                end_weight if last else rest_weight[:, first],
-                end_bias if last else rest_bias[:, first],
-                d_scale,
-                d_shift,
+                d_own_weight if factors is None else factors,
+                d_weight[:, layer],
+                d_bias[:, layer],
                 rows,
-                (of_end if last else of_rest).shape[1],
-                FIRST=first == 0,
-                LAST=last,
+                whole.shape[1],
+                FIRST=layer == 0,
+                FAST=rounded_anyway(weight),
                 **shape,
-                **{**config, "MAPS": behind - first},
+                **launch,
             )
         wide = 64
         _sum_own[(triton.cdiv(rows, wide),)](
-            dh,
-            own_weight,
-            weight[0],
-            count,
-            as_factors(keep),
-            d_own,
-            rows,
-            R=relations,
-            C=channels,
-            OWN=shape["OWN"],
-            COUNTED=shape["COUNTED"],
-            MASKED=shape["MASKED"],
-            PRECISION=shape["PRECISION"],
-            TILE=wide,
-            num_stages=2,
+            dh, own_weight, weight[0], count, as_factors(keep), d_own, rows, TILE=wide, num_stages=2, **shape
         )
-    of_end_maps = parts_of(
-        of_end.sum(0), (layers - inner, *weights), (layers - inner, *vectors), vectors, vectors, of_own
-    )
-    of_rest_maps = parts_of(of_rest.sum(0), (inner, *weights), (inner, *vectors), of_own)
-    d_weight, d_bias = (d_scale.new_empty(layers, *shape) for shape in (weights, vectors))
-    d_scale, d_shift, d_own_weight = (d_scale.new_empty(shape) for shape in (vectors, vectors, of_own))
-    apart(
-        [*of_end_maps[:4], *of_rest_maps[:2], (of_rest_maps if inner else of_end_maps)[-1]],
-        [d_weight[inner:], d_bias[inner:], d_scale, d_shift, d_weight[:inner], d_bias[:inner], d_own_weight],
-    )
-    norm_grads = (None, None) if norm is None else (d_scale, d_shift)
-    return d_own, dh, d_own_weight if factors is None else factors, d_weight, d_bias, *norm_grads
+    d_weight, d_bias, d_own_weight = apart(parts_of(whole.sum(0), *shapes))
+    return d_own, dh, d_own_weight if factors is None else factors, d_weight, d_bias, d_scale, d_shift
 
 
-def _launches(layers: int, inner: int, maps: int) -> list[tuple[int, int]]:
-    """From which map to which (not included) each launch goes back: the last ones, then the others, ``maps`` at a time.
-
-    >>> _launches(5, 4, 2)
-    [(4, 5), (2, 4), (0, 2)]
-    >>> _launches(4, 3, 2)
-    [(3, 4), (1, 3), (0, 1)]
-    """
-    return [(inner, layers), *((max(behind - maps, 0), behind) for behind in range(inner, 0, -maps))]
-
-
-def _shape(
-    own_weight: Tensor, weight: Tensor, norm: object, count: Tensor | None, keep: Tensor | None
-) -> dict[str, Any]:
-    layers, relations, channels, _ = weight.shape
+def _shape(own_weight: Tensor, weight: Tensor, count: Tensor | None, keep: Tensor | None) -> dict[str, Any]:
+    _, relations, channels, _ = weight.shape
     return {
         "R": relations,
         "C": channels,
-        "LAYERS": layers,
         "OWN": own_weight.dim(),
-        "NORM": norm is not None,
         "COUNTED": count is not None,
         "MASKED": keep is not None,
-        "FAST": rounded_anyway(weight),
         "PRECISION": "ieee" if weight.dtype == torch.float32 else "tf32",
     }

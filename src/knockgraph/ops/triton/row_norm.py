@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from knockgraph.ops.partial_sums import partial_sums, parts_of
+
 _TILE = 64
 # Of the gradient: small tiles and many shares, so that an SM always has enough of them waiting for memory.
 _GRADIENT_TILE = 32
@@ -25,13 +27,16 @@ def normalised(x, C: tl.constexpr):
 
 
 @triton.jit
-def _forward(x, weight, bias, y, rows, C: tl.constexpr, TILE: tl.constexpr):
+def _forward(x, weight, bias, plus, y, rows, each, C: tl.constexpr, PLUS: tl.constexpr, TILE: tl.constexpr):
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = (row < rows)[:, None]
     c = tl.arange(0, C)
     place = row.to(tl.int64)[:, None] * C + c[None, :]
     hat, _ = normalised(tl.load(x + place, mask=inside, other=0.0), C)
     value = hat * tl.load(weight + c)[None, :] + tl.load(bias + c)[None, :]
+    if PLUS:
+        at = (row // each).to(tl.int64)[:, None] * C + c[None, :]
+        value += tl.load(plus + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(y + place, value, mask=inside)
 
 
@@ -40,30 +45,34 @@ def _backward(x, weight, dy, dx, d_weight, d_bias, rows, C: tl.constexpr, SHARES
     share = tl.program_id(0)
     c = tl.arange(0, C)
     gamma = tl.load(weight + c)[None, :]
-    g_weight = tl.zeros([C], dtype=tl.float32)
-    g_bias = tl.zeros([C], dtype=tl.float32)
+    # Summed over the rows of a tile at the end: each thread adds up what it has.
+    g_weight = tl.zeros([TILE, C], dtype=tl.float32)
+    g_bias = tl.zeros([TILE, C], dtype=tl.float32)
     for start in range(share * TILE, rows, SHARES * TILE):
         row = start + tl.arange(0, TILE)
         inside = (row < rows)[:, None]
         place = row.to(tl.int64)[:, None] * C + c[None, :]
         hat, factor = normalised(tl.load(x + place, mask=inside, other=0.0), C)
         grad = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
-        g_weight += tl.sum(grad * hat, 0)
-        g_bias += tl.sum(grad, 0)
+        g_weight += grad * hat
+        g_bias += grad
         grad = grad * gamma
         along = tl.sum(grad * hat, 1) / C
         grad = (grad - (tl.sum(grad, 1) / C)[:, None] - hat * along[:, None]) * factor[:, None]
         tl.store(dx + place, grad, mask=inside)
-    tl.store(d_weight + share * C + c, g_weight)
-    tl.store(d_bias + share * C + c, g_bias)
+    tl.store(d_weight + share * 2 * C + c, tl.sum(g_weight, 0))
+    tl.store(d_bias + share * 2 * C + c, tl.sum(g_bias, 0))
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The normalised rows; x is float32 [rows, channels]."""
+def forward(x: Tensor, weight: Tensor, bias: Tensor, plus: Tensor | None) -> Tensor:
+    """The normalised rows; x is float32 [rows, channels], ``plus`` [rows / n, channels] is added."""
     rows, channels = x.shape
     y = torch.empty_like(x)
+    each = 1 if plus is None else rows // max(len(plus), 1)
     with torch.cuda.device_of(x):
-        _forward[(triton.cdiv(rows, _TILE),)](x, weight, bias, y, rows, C=channels, TILE=_TILE)
+        _forward[(triton.cdiv(rows, _TILE),)](
+            x, weight, bias, plus, y, rows, each, C=channels, PLUS=plus is not None, TILE=_TILE
+        )
     return y
 
 
@@ -71,9 +80,8 @@ def backward(x: Tensor, weight: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Ten
     """Gradients of x, weight and bias."""
     rows, channels = x.shape
     dx = torch.empty_like(x)
-    d_weight, d_bias = (torch.empty(_SHARES, channels, device=x.device) for _ in range(2))
+    whole, of_affine = partial_sums(x, _SHARES, (channels,), (channels,))
     with torch.cuda.device_of(x):
-        _backward[(_SHARES,)](
-            x, weight, dy, dx, d_weight, d_bias, rows, C=channels, SHARES=_SHARES, TILE=_GRADIENT_TILE
-        )
-    return dx, d_weight.sum(0), d_bias.sum(0)
+        _backward[(_SHARES,)](x, weight, dy, dx, *of_affine, rows, C=channels, SHARES=_SHARES, TILE=_GRADIENT_TILE)
+    d_weight, d_bias = parts_of(whole.sum(0), (channels,), (channels,))
+    return dx, d_weight, d_bias.clone()  # not two views of one memory
