@@ -99,6 +99,14 @@ def test_boosting_on_calls_is_saved_and_predicts_log_odds(both: bool) -> None:
     assert predicted[truth == 1].min() > 0 > predicted[truth == 0].max()
     again = Boosting(graph).restore(fitted.state())
     np.testing.assert_array_equal(again.predict(screen, rows)[:, 0].numpy(), predicted)
+    assert fitted.model is not None
+    assert fitted.smooth is not None
+    table = fitted.features(GenotypeRows.of(screen, rows))[:, fitted.used]
+    np.testing.assert_allclose(predicted, (fitted.model(table) + fitted.smooth(table)) / 2, rtol=1e-5)
+    state = fitted.state()
+    del state["phenotypes"][0]["smooth"]  # a run of an earlier version had trees alone
+    before = Boosting(graph).restore(state).predict(screen, rows)[:, 0].numpy()
+    np.testing.assert_allclose(before, fitted.model(table), rtol=1e-5)
     only = Boosting(graph).fit(screen, rows[truth == 1], screen.values[truth == 1], classes=True)  # one class alone
     assert (only.predict(screen, rows) > 0).all()
 
