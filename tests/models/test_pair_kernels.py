@@ -347,7 +347,7 @@ def test_settings_are_chosen_by_the_validation_part_alone() -> None:
     default = baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
     assert default.settings == ProcessSettings()
     again = baselines.create("pair-gp", graph)
-    again._whole_settings = chosen.settings
+    again._whole_settings = chosen.filling, chosen.settings
     again.fit(screen, train, screen.values[train])
     rest = rows[1000:]
     torch.testing.assert_close(again.predict(screen, rest), chosen.predict(screen, rest))  # no label of val was fitted
