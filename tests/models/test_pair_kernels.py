@@ -82,6 +82,29 @@ def test_few_pairs_are_computed_one_by_one() -> None:
     torch.testing.assert_close(process._solve(alpha, process._roughly_solved()), solved, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.gpu
+def test_products_of_few_pairs_are_the_same_on_a_gpu() -> None:
+    n, random = 60, default_rng(3)
+    k, chosen = random_kernel(n).float(), random.permutation(n * (n - 1) // 2)[:50]
+    first, second = (torch.from_numpy(x[chosen]) for x in np.triu_indices(n, 1))
+    here = PairRows(torch.arange(50), first, second, 50, n)
+    there = PairRows(torch.arange(50).cuda(), first.cuda(), second.cuda(), 50, n)
+    alpha = torch.from_numpy(random.normal(size=50)).float()
+    half = here.spread_times(alpha, k)
+    torch.testing.assert_close(there.spread_times(alpha.cuda(), k.cuda()).cpu(), half, rtol=1e-4, atol=1e-5)
+    found = there.collect_product(k.cuda(), half.cuda()).cpu()
+    torch.testing.assert_close(found, here.collect_product(k, half), rtol=1e-4, atol=1e-5)
+    f, similarity = grouped()
+    known = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.08
+    weights = [
+        learned_kernel(similarity.to(place), torch.tensor([5.0, 5.0]).to(place), f.to(place), known.to(place), steps=5)[
+            0
+        ]
+        for place in ("cpu", "cuda")
+    ]
+    torch.testing.assert_close(weights[1].cpu(), weights[0], rtol=1e-3, atol=1e-4)
+
+
 def test_leading_directions_make_it_quick() -> None:
     """A kernel with one direction that is much larger than all others, as networks have."""
     n, random = 80, default_rng(4)
@@ -324,7 +347,7 @@ def test_settings_are_chosen_by_the_validation_part_alone() -> None:
     default = baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
     assert default.settings == ProcessSettings()
     again = baselines.create("pair-gp", graph)
-    again._whole_settings = chosen.settings
+    again._whole_settings = chosen.filling, chosen.settings
     again.fit(screen, train, screen.values[train])
     rest = rows[1000:]
     torch.testing.assert_close(again.predict(screen, rest), chosen.predict(screen, rest))  # no label of val was fitted

@@ -35,7 +35,7 @@ class WithoutFold(PairGP):
         self.device = whole.device
         self.whole = whole
         self.similarity = similarity
-        self.given, self._whole_settings = whole.given, whole.settings
+        self.given, self._whole_settings = whole.given, (whole.filling, whole.settings)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         super()._fit(genotypes, y)

@@ -53,7 +53,7 @@ class PairGP(PairModel):
     kernel ridge regression on :math:`K_\mathrm{net}`.
 
     a, q and s of the second posterior, and the ridge, are chosen by the validation part where there is one, one after
-    another from the defaults.
+    another from the defaults. The first posterior takes what was chosen, too, if that is better.
 
     Args:
         graph: The cell graph.
@@ -117,7 +117,7 @@ class PairGP(PairModel):
 
     _name = "pair-gp"
     _left_out = f"weights of networks and features are learned from {MOST_GENES:,} of the genes"
-    _whole_settings: ProcessSettings | None = None  # of a model that was fitted on all rows
+    _whole_settings: tuple[ProcessSettings, ProcessSettings] | None = None  # of a model that was fitted on all rows
 
     def _chosen(self) -> dict[str, float]:
         if self.process is None:
@@ -187,7 +187,9 @@ class PairGP(PairModel):
         self._fit_mixture(similarity)
 
     def _fit_process(self, y: Tensor, count: Tensor) -> None:
-        """The posterior, after one whose mean fills the profiles; the settings are chosen by the second."""
+        """The posterior, after one whose mean fills the profiles; the settings are chosen by the second, and then for
+        the first, too, if that is better.
+        """
         scale, variance = self._scale(y), (y.square() / self.rows.pairs(y)).mean()
 
         def posterior(profile: Tensor, settings: ProcessSettings) -> tuple[PairProcess, Tensor]:
@@ -196,25 +198,40 @@ class PairGP(PairModel):
             process = PairProcess(whole, self.rows, noise, variance)
             return process, process.mean(y)
 
-        first = replace(ProcessSettings(), **self.given)
+        imputed = profile_kernel(self.filled)
+
+        def filled(settings: ProcessSettings) -> Tensor:
+            mean = posterior(imputed, settings)[1]
+            return profile_kernel(torch.where(self.known, self.filled, mean))
+
+        default = replace(ProcessSettings(), **self.given)
+        self.filling, self.settings = self._whole_settings or (default, default)
         self.pace.tell("the first posterior")
-        mean = posterior(profile_kernel(self.filled), first)[1]
-        profile = profile_kernel(torch.where(self.known, self.filled, mean))
-        self.settings = self._whole_settings or first
+        profile = filled(self.filling)
         self.pace.tell("the second posterior")
         self.process, self.scores = posterior(profile, self.settings)
         rows = self._chosen_rows(unseen=False)
         if rows is None:
             return
         score = self._score(rows)
+
+        def better(profile: Tensor, settings: ProcessSettings) -> bool:
+            nonlocal score
+            kept = self.scores
+            process, self.scores = posterior(profile, settings)
+            if (its := self._score(rows)) <= score:
+                self.scores = kept
+                return False
+            score, self.process, self.settings = its, process, settings
+            return True
+
         for name, value in ((name, value) for name, values in _SEARCH for value in values if name not in self.given):
             self.pace.tell(f"choosing settings: {name} {value}")
-            tried, kept = replace(self.settings, **{name: value}), self.scores
-            process, self.scores = posterior(profile, tried)
-            if (its := self._score(rows)) > score:
-                self.settings, score, self.process = tried, its, process
-            else:
-                self.scores = kept
+            better(profile, replace(self.settings, **{name: value}))
+        if self.settings != default:
+            self.pace.tell("both posteriors with these settings")
+            if better(filled(self.settings), self.settings):
+                self.filling = self.settings
 
     def _scale(self, y: Tensor) -> Tensor:
         """:math:`\\sigma`, mean 1: the root mean square of the residuals of each gene's rows."""
