@@ -46,19 +46,9 @@ class PairPredictor(nn.Module):
 
     def forward(self, x: Tensor, batch: PerturbationBatch) -> Tensor:
         batch, weight = batch.effects()
-        sample = batch.perturbation_indices_batch
+        where = batch.perturbation_indices, batch.perturbation_indices_ptr, batch.perturbation_indices_batch
         with torch.autocast(x.device.type, enabled=False):
             # Dropped for all samples alike: two genes that a sample deletes are to stay comparable.
-            x = self.dropout(at_least_float32(x))
-            if weight is None:
-                terms = pair_terms(x, batch.perturbation_indices, batch.perturbation_indices_ptr, sample, self.backend)
-            else:
-                states, w = x[batch.perturbation_indices], weight.to(x.dtype).unsqueeze(1)
-                # A product with the membership matrix sums in a fixed order; scattering would not.
-                member = (torch.arange(batch.num_columns, device=x.device).unsqueeze(1) == sample).to(x.dtype)
-                parts = torch.cat([w * states, w * states.square(), (w * states).square()], 1)
-                total, squares, own = (member @ parts).chunk(3, 1)
-                common, apart = (total.square() - own) / 2, (member @ w) * squares - total.square()
-                terms = torch.cat([total, common, apart], 1)
+            terms = pair_terms(self.dropout(at_least_float32(x)), *where, weight, self.backend)
         y: Tensor = at_least_float32(self.mlp(terms))
         return y

@@ -10,13 +10,16 @@ from torch import Tensor
 from knockgraph.ops.backends.choice import fused
 
 
-def pair_terms(x: Tensor, genes: Tensor, ptr: Tensor, sample: Tensor, backend: str = "auto") -> Tensor:
+def pair_terms(
+    x: Tensor, genes: Tensor, ptr: Tensor, sample: Tensor, weight: Tensor | None = None, backend: str = "auto"
+) -> Tensor:
     r"""Of the states of each sample's genes P, side by side,
 
     .. math:: \sum_{i \in P} x_i, \qquad \sum_{i < j \in P} x_i \odot x_j, \qquad \sum_{i < j \in P} (x_i - x_j)^2.
 
     With :math:`t = \sum x_i` and :math:`q = \sum x_i^2` the second is :math:`(t^2 - q) / 2` and the third
-    :math:`|P|\, q - t^2`, so nothing is made per pair. Equal inputs give equal bits.
+    :math:`|P|\, q - t^2`, so nothing is made per pair. Equal inputs give equal bits. A gene may count with a weight, a
+    pair then with the product of the two; the fused kernels know no weights.
 
     Shapes:
         x ``[num_genes, channels]`` -> ``[samples, 3 · channels]``.
@@ -26,16 +29,24 @@ def pair_terms(x: Tensor, genes: Tensor, ptr: Tensor, sample: Tensor, backend: s
         genes: The genes of all samples, one sample after the other.
         ptr: Where in ``genes`` each sample begins, ``[samples + 1]``.
         sample: The sample of each of ``genes``.
+        weight: The weight of each of ``genes``; ``None``: 1.
         backend: ``auto``, ``triton`` or ``torch``.
     """
-    if fused(backend, x, x.shape[1]) and genes.numel():
+    if weight is None and fused(backend, x, x.shape[1]) and genes.numel():
         y: Tensor = _pair_terms(x, genes, ptr, sample)
         return y
     states = x[genes]
     # A product with the membership matrix sums in a fixed order; scattering would not.
     member = (torch.arange(len(ptr) - 1, device=x.device).unsqueeze(1) == sample).to(states.dtype)
-    total, squares = (member @ torch.cat([states, states.square()], 1)).chunk(2, 1)
-    common, apart = (total.square() - squares) / 2, ptr.diff().unsqueeze(1) * squares - total.square()
+    if weight is None:
+        total, squares = (member @ torch.cat([states, states.square()], 1)).chunk(2, 1)
+        size, own = ptr.diff().unsqueeze(1), squares
+    else:
+        w = weight.to(states.dtype).unsqueeze(1)
+        parts = torch.cat([w * states, w * states.square(), (w * states).square()], 1)
+        total, squares, own = (member @ parts).chunk(3, 1)
+        size = member @ w
+    common, apart = (total.square() - own) / 2, size * squares - total.square()
     return torch.cat([total, common, apart], 1)
 
 

@@ -94,7 +94,7 @@ class PairRows:
         """The distinct pairs, and which of them each entry is."""
         n = self.num_genes
         code, pair = torch.unique(self.first * n + self.second, return_inverse=True)
-        return _Pattern(_starts(code // n, n), code % n, pair)
+        return _Pattern(starts(code // n, n), code % n, pair)
 
     @cached_property
     def _both_ways(self) -> _Pattern:
@@ -102,14 +102,14 @@ class PairRows:
         n, count = self.num_genes, self._pairs.start.diff()
         first = torch.repeat_interleave(torch.arange(n, device=count.device), count)
         code, order = torch.cat([first * n + self._pairs.column, self._pairs.column * n + first]).sort()
-        return _Pattern(_starts(code // n, n), code % n, order % max(len(first), 1))
+        return _Pattern(starts(code // n, n), code % n, order % max(len(first), 1))
 
     def per_row(self, entry: Tensor) -> Tensor:
         """The sum over the entries of each row, ``[rows]``."""
         return entry.new_zeros(self.num_rows).index_add(0, self.row, entry)
 
 
-def _starts(ascending: Tensor, n: int) -> Tensor:
+def starts(ascending: Tensor, n: int) -> Tensor:
     """Where each number 0 … n begins in an ascending list."""
     return torch.searchsorted(ascending, torch.arange(n + 1, device=ascending.device))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from knockgraph.models.kernels.measured import sparse_rows
+from knockgraph.models.kernels.measured import sparse_rows, starts
 from knockgraph.models.kernels.similarity import kernel
 
 RIDGES = (0.2, 0.05, 0.1, 0.4, 0.8)
@@ -70,7 +70,7 @@ class LeftOut:
         self.similarity, self.profiles, self.known, self.few = similarity, profiles, known, few
         self.row, self.column = known.nonzero().T
         self.total = profiles[known].square().sum().clamp(min=1e-12)
-        self.start = torch.searchsorted(self.row, torch.arange(len(known) + 1, device=known.device))
+        self.start = starts(self.row, len(known))
         self._transposed = profiles.T.contiguous() if few else profiles.T
 
     def entries(self, part: slice) -> slice:
