@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from knockgraph import __version__, comparison, models, registry
+from knockgraph import __version__, comparison, registry
 from knockgraph.comparison import verdict
 from knockgraph.errors import KnockgraphError, LabelError
 from knockgraph.files import atomic_write
@@ -27,7 +27,7 @@ from knockgraph.train.data import TrainingData
 from knockgraph.train.intervals import COVERAGE, Intervals
 from knockgraph.train.metrics import headline, metrics_of
 from knockgraph.train.predictor import MOST_NAMED, Say, checkpoint_of
-from knockgraph.train.run import load_task
+from knockgraph.train.run import load_task, refits
 from knockgraph.train.schema import Config
 from knockgraph.train.task import Task
 from knockgraph.words import listed
@@ -94,10 +94,13 @@ def evaluate_part(
     target, deleted = data.targets(part), data.bound.num_perturbed[rows]
     scores, lines = {config.model.name: task.metrics(prediction, target)}, {config.model.name: prediction}
     seconds = {}
-    others = config.trainer.baselines
-    if models.is_fitted(config.model.name):
+    others, again = config.trainer.baselines, False
+    if isinstance(task.model, FittedModel):
         others = [name for name in others if name != config.model.name]
-    for name, found, took in fitted_baselines(data, others, part, say):
+        again = task.model.validated is not None  # all lines have seen the same experiments
+    if part == "val" and again:
+        say("note: these are scores of fits on the training part; the model was fitted again afterwards")
+    for name, found, took in fitted_baselines(data, others, part, say, again):
         line = name if name not in scores else f"{name} (baseline)"  # 'additive' is a model, too
         scores[line], seconds[line] = metrics_of(found, target, data.transform, data.classes), took
         lines[line] = found
@@ -213,10 +216,11 @@ def _points(names: Sequence[str], measured: Tensor, predicted: Tensor) -> dict[s
 
 
 def fitted_baselines(
-    data: TrainingData, names: Sequence[str], part: str, say: Say
+    data: TrainingData, names: Sequence[str], part: str, say: Say, again: bool = False
 ) -> Iterator[tuple[str, Tensor, float]]:
-    """Fit each baseline on the training part and predict another: its name, its predictions in label units
-    ``[experiments, phenotypes]`` and the seconds that it took; one whose package is missing is passed over.
+    """Fit each baseline on the training part (then, if ``again``, on the validation part, too, unless that is to be
+    predicted) and predict another: its name, its predictions in label units ``[experiments, phenotypes]`` and the
+    seconds that it took; one whose package is missing is passed over.
     """
     if part not in data.rows:
         raise KnockgraphError(f"there is no part {part!r}; use {', '.join(data.rows)}")
@@ -229,6 +233,9 @@ def fitted_baselines(
             baseline = baselines.create(name, data.graph)
             validation = data.rows["val"], data.targets("val")
             baseline.fit(data.bound, data.rows["train"], data.targets("train"), validation, data.classes)
+            if again and part != "val":
+                rows = np.concatenate([data.rows["train"], data.rows["val"]])
+                baseline.fit_again(data.bound, rows, torch.cat([data.targets("train"), data.targets("val")]))
         except (baselines.MissingPackageError, baselines.NoDosesError) as error:
             say(f"{name} is left out: {error}")
             continue
@@ -240,7 +247,7 @@ def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say)
     for name in names:  # before any data are read
         registry.find("baseline", name)
     data = TrainingData.from_config(config)
-    found = list(fitted_baselines(data, names, part, say))
+    found = list(fitted_baselines(data, names, part, say, refits(config, data)))
     target, seconds = data.targets(part), {name: took for name, _, took in found}
     scores = {name: metrics_of(one, target, data.transform, data.classes) for name, one, _ in found}
     result = {"part": part, **_figures(data, scores, seconds, part)}
@@ -251,8 +258,12 @@ def compare_baselines(config: Config, names: Sequence[str], part: str, say: Say)
 
 
 def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
-    """Predictions in label units, ``[experiments, outputs]``, in the order of ``data.rows[part]``."""
+    """Predictions in label units, ``[experiments, outputs]``, in the order of ``data.rows[part]``; of the validation
+    part those before it was used for fitting.
+    """
     if isinstance(task.model, FittedModel):  # all rows at once: each call has its price, and no row needs much memory
+        if part == "val" and task.model.validated is not None:
+            return task.model.validated
         return task.model.predicted(GenotypeRows.of(data.bound, data.rows[part])).cpu()
     values = []
     task.eval()

@@ -140,3 +140,17 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
     with pytest.raises(MissingPackageError, match="needs scikit-learn, which is not installed; pip install"):
         baselines.create("boosting", cell).fit(bound, np.arange(20), bound.values)
+
+
+def test_a_second_fit_keeps_the_size_of_the_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = graph()
+    bound = screen(cell, 120)
+    rows, scores = np.arange(120), iter([0.1, 0.2])
+    monkeypatch.setattr(baselines.Boosting, "_validated", lambda *_: next(scores))
+    model = baselines.create("boosting", cell)
+    model.fit(bound, rows[:80], bound.values[:80], (rows[80:100], bound.values[80:100]))
+    assert model.chosen()["leaves"] == 8
+    before = model.predict(bound, rows[100:])
+    model.fit_again(bound, rows[:80], bound.values[:80])
+    torch.testing.assert_close(model.predict(bound, rows[100:]), before)
+    assert model.fit_again(bound, rows[:100], bound.values[:100]).chosen()["leaves"] == 8

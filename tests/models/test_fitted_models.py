@@ -14,6 +14,7 @@ from numpy.random import default_rng
 
 from knockgraph import BoundScreen, PerturbationBatch, Screen, demo_cell, demo_screen, models
 from knockgraph.errors import ConfigError, KnockgraphError, ModelError
+from knockgraph.evaluate import evaluate, predict_rows
 from knockgraph.models import baselines
 from knockgraph.models.baselines.baseline import Baseline, GenotypeRows
 from knockgraph.models.fitted import FittedModel, logistic
@@ -21,6 +22,7 @@ from knockgraph.predict import predict
 from knockgraph.run import train
 from knockgraph.train import checkpoints
 from knockgraph.train.config import compose
+from knockgraph.train.data import TrainingData
 from knockgraph.train.run import load_task
 
 LEAST = {"boosting": {"trees": 5}, "low-rank": {"max_sweeps": 2, "rank": 4}}
@@ -126,6 +128,44 @@ def test_a_fitted_model_is_a_run_like_any_other(tmp_path: Path) -> None:
     assert (directory / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before  # only finished again
     with pytest.raises(ConfigError, match="pair-gp is fitted by one process"):
         train(compose([*words[:2], f"run_dir={tmp_path}/two", "trainer.devices=2"]), said.append)
+
+
+@pytest.mark.parametrize("name", ["boosting", "pair-gp", "profile-propagation"])
+def test_a_model_is_fitted_again_on_both_parts(name: str, tmp_path: Path) -> None:
+    """The validation part chooses first; its scores and the intervals are those of the first fit."""
+    words = [f"model={name}", "data.experiments=700", "data.split.kind=unseen-genes", "trainer.baselines=[additive]"]
+    said: list[str] = []
+    once, again = (
+        train(compose([*words, f"run_dir={tmp_path}/{refit}", f"trainer.refit={refit}"]), said.append)
+        for refit in ("false", "true")
+    )
+    assert sum("fitting again" in line for line in said) == 1
+    first, second = (load_task(run)[1] for run in (once, again))
+    data = TrainingData.from_directory(second.config, again)
+    val, test = ([predict_rows(task, data, part) for task in (first, second)] for part in ("val", "test"))
+    torch.testing.assert_close(val[0], val[1])
+    assert not torch.allclose(test[0], test[1], rtol=1e-3)
+    intervals = [json.loads((run / "intervals.json").read_text()) for run in (once, again)]
+    for level, widths in intervals[0]["half_widths"].items():
+        assert widths == pytest.approx(intervals[1]["half_widths"][level], rel=1e-4)
+    assert second.model.baseline.chosen().keys() == first.model.baseline.chosen().keys()
+    both = np.concatenate([data.rows["train"], data.rows["val"]])
+    first.model.baseline.fit(data.bound, data.rows["train"], data.targets("train"), _part(data, "val"))
+    first.model.baseline.fit_again(data.bound, both, torch.cat([data.targets("train"), data.targets("val")]))
+    torch.testing.assert_close(predict_rows(first, data, "test"), test[1])
+    new = data.deleted("val") & ~data.deleted("train")
+    assert bool(new.any())
+    assert bool(second.trained_genes[new].all())
+    assert not bool(first.trained_genes[new].any())
+    results = [json.loads((run / "result.json").read_text())["metrics"]["additive"] for run in (once, again)]
+    assert results[0]["pearson"] != results[1]["pearson"]  # the baseline has seen the same experiments
+    said.clear()
+    evaluate(again, "val", "last", said.append)
+    assert any("the model was fitted again afterwards" in line for line in said)
+
+
+def _part(data: TrainingData, part: str) -> tuple[np.ndarray, torch.Tensor]:
+    return data.rows[part], data.targets(part)
 
 
 def test_among_seen_genes_propagation_is_the_process(bound: BoundScreen) -> None:

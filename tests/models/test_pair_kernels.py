@@ -346,14 +346,34 @@ def test_settings_are_chosen_by_the_validation_part_alone() -> None:
     chosen = fit(screen, train, screen.values[train], (val, screen.values[val]))
     default = baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
     assert default.settings == ProcessSettings()
-    again = baselines.create("pair-gp", graph)
-    again._whole_settings = chosen.filling, chosen.settings
-    again.fit(screen, train, screen.values[train])
-    rest = rows[1000:]
-    torch.testing.assert_close(again.predict(screen, rest), chosen.predict(screen, rest))  # no label of val was fitted
+    before = chosen.predict(screen, rest := rows[1000:])
+    again = chosen.fit_again(screen, train, screen.values[train])
+    torch.testing.assert_close(again.predict(screen, rest), before)  # no label of val was fitted
     assert correlation(chosen, screen, val) >= correlation(default, screen, val)
     with pytest.raises(LabelError, match="validation label 0 is nan"):
         fit(screen, train, screen.values[train], (val, torch.full((200, 1), float("nan"))))
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+@pytest.mark.parametrize("name", ["soft-impute", "pair-gp", "profile-propagation"])
+def test_a_second_fit_keeps_what_was_chosen(name: str, unseen: bool) -> None:
+    """On the same rows it is the first fit again; with defaults it would not be."""
+    graph, screen = planted()
+    rows = default_rng(0).permutation(len(screen))
+    train, val, rest = rows[:1400], rows[1400:1600], rows[1600:]
+    if unseen:
+        last = torch.zeros(len(screen), 60, dtype=torch.bool)
+        last[torch.repeat_interleave(torch.arange(len(screen)), 2), screen.indices.long()] = True
+        rows = np.arange(len(screen))
+        new, newer = last[:, 50:55].any(1).numpy(), last[:, 55:].any(1).numpy()
+        train, val, rest = rows[~new & ~newer], rows[new & ~newer], rows[newer]
+    labels = -screen.values[val]  # the worst settings seem best
+    model = baselines.create(name, graph).fit(screen, train, screen.values[train], (val, labels))
+    before, plain = model.predict(screen, rest), baselines.create(name, graph).fit(screen, train, screen.values[train])
+    model.fit_again(screen, train, screen.values[train])
+    torch.testing.assert_close(model.predict(screen, rest), before)
+    if (name, unseen) != ("soft-impute", True):  # that knows nothing of unseen genes, and chooses nothing
+        assert not torch.allclose(plain.predict(screen, rest), before, rtol=1e-3)
 
 
 def test_tables_of_similarities() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +25,10 @@ class FittedModel(CellModel):
     r"""The prediction f of a baseline; of classes the logit :math:`a f + b`.
 
     Its weights are the baseline's state. It has nothing to train by gradients and does not look at perturbed graphs.
+
+    Attributes:
+        validated: Of a model that was fitted again (:meth:`fit_again`), what it predicted before for the validation
+            rows, ``[rows, outputs]``.
 
     Args:
         baseline: What predicts.
@@ -47,6 +53,7 @@ class FittedModel(CellModel):
         self.name = name
         self.register_buffer("slope", torch.ones(outputs))
         self.register_buffer("offset", torch.zeros(outputs))
+        self.validated: Tensor | None = None
 
     def prepare(
         self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
@@ -62,6 +69,20 @@ class FittedModel(CellModel):
             known = ~truth[:, column].isnan()
             self.slope[column], self.offset[column] = logistic(predicted[known, column], truth[known, column])
 
+    def fit_again(self, screen: BoundScreen, parts: Sequence[tuple[Ints, Tensor]]) -> None:
+        """Fit on training and validation rows together, with the settings that the latter have chosen.
+
+        What the first fit predicts for the validation rows is kept: scores of that part and intervals are about rows
+        that the model has not seen.
+
+        Args:
+            screen: The experiments.
+            parts: Rows and labels of the training and of the validation part, as in :meth:`prepare`.
+        """
+        self.validated = self.predicted(GenotypeRows.of(screen, parts[1][0])).cpu()
+        rows, values = zip(*parts, strict=True)
+        self.baseline.fit_again(screen, np.concatenate(rows), torch.cat(values))
+
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """Predict the samples."""
         del encoded
@@ -73,10 +94,12 @@ class FittedModel(CellModel):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the baseline has found, as part of ``state_dict()``."""
-        return self.baseline.state()
+        found = self.baseline.state()
+        return found if self.validated is None else {**found, "validated": self.validated}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """The inverse."""
+        self.validated = state.get("validated")
         try:
             self.baseline.restore(state)
         except (KeyError, TypeError, ValueError) as error:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
@@ -186,15 +187,16 @@ class TrainingData(LightningDataModule):
     def _device(self) -> torch.device:
         return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
 
-    def deleted(self, part: str) -> Tensor:
-        """Which genes the experiments of a part delete, bool ``[num_genes]``."""
+    def deleted(self, *parts: str) -> Tensor:
+        """Which genes the experiments of these parts delete, bool ``[num_genes]``."""
         genes = torch.zeros(self.graph.num_genes, dtype=torch.bool)
-        genes[self.bound.batch(self.rows[part]).perturbation_indices] = True
+        for part in parts:
+            genes[self.bound.batch(self.rows[part]).perturbation_indices] = True
         return genes
 
-    def sizes(self, part: str) -> Tensor:
-        """How many genes the experiments of a part perturb: each number once, ascending."""
-        ptr, rows = self.bound.host_ptr, self.rows[part]
+    def sizes(self, *parts: str) -> Tensor:
+        """How many genes the experiments of these parts perturb: each number once, ascending."""
+        ptr, rows = self.bound.host_ptr, np.concatenate([self.rows[part] for part in parts])
         sizes: Tensor = torch.unique(torch.as_tensor(ptr[rows + 1] - ptr[rows]))
         return sizes
 

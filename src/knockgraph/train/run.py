@@ -38,6 +38,7 @@ from knockgraph.errors import (
 )
 from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
+from knockgraph.models.fitted import FittedModel
 from knockgraph.models.model import parameter_counts
 from knockgraph.models.presets import too_small
 from knockgraph.phases import LOGGING, phase
@@ -215,13 +216,24 @@ def fit_at_once(
         _announce(config, data, task, directory, say)
         parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
         task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
+        seen = ["train"]
+        if refits(config, data):
+            say("fitting again, on the training and the validation part, with the settings that the latter has chosen")
+            assert isinstance(task.model, FittedModel)
+            task.model.fit_again(data.bound, parts)
+            seen.append("val")
         about: dict[str, object] = {"graph": task.graph_hash, "transform": task.transform.state_dict()}
-        about |= {"trained_genes": data.deleted("train"), "trained_sizes": data.sizes("train")}
+        about |= {"trained_genes": data.deleted(*seen), "trained_sizes": data.sizes(*seen)}
         about["config"] = trained_with(config)
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
     with foreseen.explained(config, directory):
         finish(config, data, task, directory, time.perf_counter() - start, say)
+
+
+def refits(config: Config, data: TrainingData) -> bool:
+    """Whether what is fitted at once is fitted again, on the validation part, too."""
+    return config.trainer.refit and not config.trainer.overfit_batches and len(data.rows["val"]) > 0
 
 
 def _kept(directory: Path, given: Config, overrides: Sequence[str]) -> Config:

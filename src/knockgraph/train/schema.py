@@ -228,6 +228,8 @@ class TrainerConfig:
         checkpoint_every_n_steps: How often a checkpoint is written.
         progress_bar: Whether progress is shown.
         baselines: What the model is compared with.
+        refit: Whether a model that is fitted at once (and with it the baselines) is fitted again on training and
+            validation part, after the validation part has chosen its settings.
         profile: Where the time goes: phases in profile.json, or torch.profiler's trace in traces/.
         profile_window: trace: steps to wait, to warm up, to record.
     """
@@ -250,6 +252,7 @@ class TrainerConfig:
     checkpoint_every_n_steps: int = 100
     progress_bar: bool = True
     baselines: list[str] = field(default_factory=lambda: ["mean", "additive", "ridge-pairs", "low-rank"])
+    refit: bool = True
     profile: str = "off"
     profile_window: list[int] = field(default_factory=lambda: [600, 1, 25])
 

@@ -185,6 +185,16 @@ class Baseline(ABC):
         self._genes = screen.gene_list_hash
         return self
 
+    def fit_again(self, screen: BoundScreen, rows: Ints, values: Tensor) -> Self:
+        """Fit on other rows, usually those of the training and the validation part, with the settings that :meth:`fit`
+        has chosen; arguments as there.
+        """
+        training = _each_phenotype("training", screen, rows, values)
+        for one, (genotypes, y) in zip(self._each or (self,), training, strict=True):
+            self._check_doses(genotypes)
+            one._fit_again(genotypes, y)
+        return self
+
     def predict(self, screen: BoundScreen, rows: Ints) -> Tensor:
         """Predict the experiments at ``rows``: float32 ``[rows, phenotypes]``, on the host."""
         if self._genes is not None and screen.gene_list_hash != self._genes:
@@ -243,6 +253,10 @@ class Baseline(ABC):
     @abstractmethod
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         """Fit one phenotype, every row of which has a label."""
+
+    def _fit_again(self, genotypes: GenotypeRows, y: Floats) -> None:
+        """The same, with the settings of the last fit: to be overridden where ``_fit`` chooses some."""
+        self._fit(genotypes, y)
 
     @abstractmethod
     def _predict(self, genotypes: GenotypeRows) -> Floats:

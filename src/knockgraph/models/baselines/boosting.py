@@ -71,6 +71,10 @@ class Boosting(Baseline):
         self.seed = seed
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        self.settings = (_CLASSES if self.classes else _LARGE) | self.given
+        self._fit_again(genotypes, y)
+
+    def _fit_again(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph("boosting", self.graph, genotypes)
         called = calls_of(self.graph) and bool((np.diff(genotypes.ptr) > 2).any())
         self.model: Trees | None = None
@@ -84,7 +88,6 @@ class Boosting(Baseline):
         lowest = np.where(np.isnan(table), np.inf, table).min(0)
         self.used = np.flatnonzero(lowest < np.where(np.isnan(table), -np.inf, table).max(0))
         self.mean = _log_odds(y) if self.classes else float(y.mean())
-        self.settings = (_CLASSES if self.classes else _LARGE) | self.given
         if len(self.used) == 0 or (self.classes and y.min() == y.max()):
             return
         table = table[:, self.used]

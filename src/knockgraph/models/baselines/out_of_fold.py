@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from knockgraph.models.baselines.baseline import Floats, GenotypeRows, sums
-from knockgraph.models.baselines.pair_gp import PairGP
+from knockgraph.models.baselines.pair_gp import Choices, PairGP
 from knockgraph.screen import ragged
 from knockgraph.screen.ragged import Ints
 
@@ -35,7 +35,7 @@ class WithoutFold(PairGP):
         self.device = whole.device
         self.whole = whole
         self.similarity = similarity
-        self.given, self._whole_settings = whole.given, (whole.filling, whole.settings)
+        self.given, self._before = whole.given, Choices(whole.filling, whole.settings, whole.ridge)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         super()._fit(genotypes, y)

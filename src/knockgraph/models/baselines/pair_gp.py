@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +30,29 @@ _SEARCH: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("scale_power", (1.7, 0.6)),
 )
 _SHRINK = 3.0  # as if every gene had this many more experiments of the usual spread
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a validation part decides about a fit.
+
+    Attributes:
+        filling: Settings of the first posterior.
+        settings: Of the second.
+        ridge: λ of unseen genes.
+        triples: Whether a term of triples is added.
+        share: The weight of attention.
+        steps: For how long attention is learned.
+        corrected: Which corrections are learned: of pairs of seen genes, of those with an unseen one.
+    """
+
+    filling: ProcessSettings
+    settings: ProcessSettings
+    ridge: float
+    triples: bool = False
+    share: float = 0.0
+    steps: int = 0
+    corrected: tuple[bool, ...] = ()
 
 
 class PairGP(PairModel):
@@ -104,6 +127,15 @@ class PairGP(PairModel):
         self._seen: Similarities | None = None
         self._between: Tensor | None = None  # similarities of the seen genes, during the fit
 
+    def _fit_again(self, genotypes: GenotypeRows, y: Floats) -> None:
+        self._before = self._choices() if self.process is not None else None
+        self._fit(genotypes, y)
+        self._before = None
+
+    def _choices(self) -> Choices:
+        """What the validation part has decided."""
+        return Choices(self.filling, self.settings, self.ridge, self.triples is not None)
+
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph(self._name, self.graph, genotypes)
         self._forget()
@@ -117,7 +149,7 @@ class PairGP(PairModel):
 
     _name = "pair-gp"
     _left_out = f"weights of networks and features are learned from {MOST_GENES:,} of the genes"
-    _whole_settings: tuple[ProcessSettings, ProcessSettings] | None = None  # of a model that was fitted on all rows
+    _before: Choices | None = None  # of an earlier fit, to be kept
 
     def _chosen(self) -> dict[str, float]:
         if self.process is None:
@@ -205,7 +237,8 @@ class PairGP(PairModel):
             return profile_kernel(torch.where(self.known, self.filled, mean))
 
         default = replace(ProcessSettings(), **self.given)
-        self.filling, self.settings = self._whole_settings or (default, default)
+        before = self._before
+        self.filling, self.settings = (default, default) if before is None else (before.filling, before.settings)
         self.pace.tell("the first posterior")
         profile = filled(self.filling)
         self.pace.tell("the second posterior")
@@ -245,7 +278,7 @@ class PairGP(PairModel):
 
     def _fit_triples(self, y: Tensor) -> None:
         size = np.diff(self.genotypes.ptr)
-        if not (size > 2).any():
+        if not (size > 2).any() or (self._before is not None and not self._before.triples):
             return
         assert self.process is not None
         left = y - self.rows.collect(self.scores)
@@ -274,7 +307,7 @@ class PairGP(PairModel):
     def _fit_mixture(self, similarity: Tensor) -> None:
         del similarity
         self.pace.tell("mixtures for unseen genes")
-        self.ridge = self.given_ridge or RIDGES[0]
+        self.ridge = self.given_ridge or (RIDGES[0] if self._before is None else self._before.ridge)
         rows = self._chosen_rows(unseen=True)
         if rows is None or self.given_ridge is not None:
             return

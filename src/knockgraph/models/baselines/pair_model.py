@@ -67,6 +67,12 @@ class PairModel(Baseline):
         self._settle()
         return self
 
+    def fit_again(self, screen: BoundScreen, rows: Ints, values: Tensor) -> Self:
+        """See :meth:`Baseline.fit_again`."""
+        super().fit_again(screen, rows, values)
+        self._settle()
+        return self
+
     def _settle(self) -> None:
         """Nothing will change any more: from now on mixtures and profiles are computed once for each gene."""
         for one in self._each or (self,):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +14,9 @@ from knockgraph.errors import BaselineError
 from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Floats, GenotypeRows
 from knockgraph.models.baselines.out_of_fold import WithoutFold, held_out
-from knockgraph.models.baselines.pair_gp import PairGP
+from knockgraph.models.baselines.pair_gp import Choices, PairGP
 from knockgraph.models.baselines.pair_model import Device
-from knockgraph.models.kernels.attention import ProfileAttention
+from knockgraph.models.kernels.attention import STEPS, ProfileAttention
 from knockgraph.models.kernels.correction import PairCorrection
 from knockgraph.models.kernels.propagation import MOST_GENES
 
@@ -85,9 +86,14 @@ class ProfilePropagation(PairGP):
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         super()._fit(genotypes, y)
-        if self.correction and self._between is not None:
-            for unseen in (False, True) if len(self._between) else (False,):
+        if not self.correction or self._between is None:
+            return
+        for unseen in (False, True) if self._before is None else self._before.corrected:
+            if len(self._between) or not unseen:
                 self._fit_correction(genotypes, y, self._between, unseen)
+
+    def _choices(self) -> Choices:
+        return replace(super()._choices(), share=self.share, steps=self._steps, corrected=tuple(self.corrections))
 
     def _chosen(self) -> dict[str, float]:
         found = super()._chosen()
@@ -122,11 +128,14 @@ class ProfilePropagation(PairGP):
                 self.corrections[unseen].load_state_dict(weights)
 
     def _fit_mixture(self, similarity: Tensor) -> None:
-        self.share, self.attention = 0.0, None
+        self.share, self.attention, self._steps = 0.0, None, 0
         super()._fit_mixture(similarity)
         if self.method == "ridge" or len(similarity) == 0:
             return
         self._fit_attention(similarity)
+        if self._before is not None:
+            self.share = self._before.share
+            return
         rows = self._chosen_rows(unseen=True)
         if self.method == "attention" or rows is None:
             self.share = 1.0 if self.method == "attention" else _SHARES[0]
@@ -145,7 +154,9 @@ class ProfilePropagation(PairGP):
         rows = self._chosen_rows(unseen=True)
         self.pace.tell("attention")
         self.share = 1.0
-        self.attention.learn(similarity, profiles, known, check=None if rows is None else lambda: self._score(rows))
+        check = None if rows is None else lambda: self._score(rows)
+        steps = STEPS if self._before is None else self._before.steps
+        self._steps = self.attention.learn(similarity, profiles, known, steps, check)
 
     def _mixed(self, network: Tensor, across: Tensor) -> Tensor:
         if self.attention is None:

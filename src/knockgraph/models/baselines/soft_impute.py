@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from knockgraph.models.baselines.baseline import positive
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows, positive
 from knockgraph.models.baselines.pair_model import Device, PairModel
 from knockgraph.models.kernels.soft_impute import THRESHOLDS, soft_impute
 
@@ -28,16 +28,23 @@ class SoftImpute(PairModel):
         super().__init__(device)
         self.threshold = None if threshold is None else positive("threshold", threshold)
 
+    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
+        given = self.threshold
+        self._path: tuple[float, ...] = THRESHOLDS if given is None else (1.6 * given, given)
+        super()._fit(genotypes, y)
+
+    def _fit_again(self, genotypes: GenotypeRows, y: Floats) -> None:
+        super()._fit(genotypes, y)
+
     def _fit_pairs(self, y: Tensor, count: Tensor) -> None:
         measured, known = self._profiles(y)
         rows = self._chosen_rows(unseen=False)
         if self.threshold is not None or rows is None:
-            path = THRESHOLDS if self.threshold is None else (1.6 * self.threshold, self.threshold)
-            self.scores = soft_impute(measured, known, path)[-1]
+            self.scores = soft_impute(measured, known, self._path)[-1]
             return
         found, score = self.scores, -2.0
-        for candidate in soft_impute(measured, known, _PATH):
+        for k, candidate in enumerate(soft_impute(measured, known, _PATH), 1):
             self.scores = candidate
             if (its := self._score(rows)) > score:
-                found, score = candidate, its
+                found, score, self._path = candidate, its, _PATH[:k]
         self.scores = found

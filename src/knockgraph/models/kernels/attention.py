@@ -89,8 +89,9 @@ class ProfileAttention(nn.Module):
         known: Tensor,
         steps: int = STEPS,
         check: Callable[[], float] | None = None,
-    ) -> None:
-        r"""Minimise :math:`\sum_\mathrm{measured} (F - A F)^2` with :math:`a_{ii} = 0`.
+    ) -> int:
+        r"""Minimise :math:`\sum_\mathrm{measured} (F - A F)^2` with :math:`a_{ii} = 0`; returns the step whose weights
+        are kept.
 
         Args:
             similarity: ``[tables, genes, genes]`` of seen genes.
@@ -102,7 +103,7 @@ class ProfileAttention(nn.Module):
         left_out = LeftOut(similarity, profiles, known)
         measured = left_out.profiles[left_out.known]
         optimizer = torch.optim.Adam(self.parameters(), lr=_RATE, weight_decay=_DECAY)
-        best, kept = -float("inf"), {name: value.clone() for name, value in self.state_dict().items()}
+        chosen, best, kept = 0, -float("inf"), self._weights()
         for step in range(1, steps + 1):
             optimizer.zero_grad()
             for part, shares in self._blocks(left_out.similarity, hidden=True):
@@ -113,8 +114,12 @@ class ProfileAttention(nn.Module):
                 with torch.no_grad():
                     score = check() if check is not None else float(step)
                 if score > best:
-                    best, kept = score, {name: value.clone() for name, value in self.state_dict().items()}
+                    chosen, best, kept = step, score, self._weights()
         self.load_state_dict(kept)
+        return chosen
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.state_dict().items()}
 
 
 def _same(part: slice, columns: int, device: torch.device) -> Tensor:
