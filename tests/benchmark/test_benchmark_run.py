@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +153,72 @@ def test_a_cell_that_fails_leaves_the_others(planted: Path, tmp_path: Path) -> N
     assert "none.parquet: there is no such file" in problems[0]
     assert (tmp_path / good[0].place / "cell.json").is_file()
     assert not (tmp_path / bad.place / "cell.json").exists()
+
+
+def test_an_unexpected_error_of_a_cell_leaves_the_others(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = own_screen("planted", planted / "cell.cellgraph", planted / "screen.parquet")
+    rows = cells([screen], ["additive", "mean"], ["random"], [0])
+
+    def broken(self: Any, genotypes: Any, y: Any) -> None:
+        raise RuntimeError("a kernel\nfailed")
+
+    monkeypatch.setattr("knockgraph.models.baselines.ridge.Additive._fit", broken)
+    problems = run_all(tmp_path, rows, 1, lambda _: None)
+    path = tmp_path / rows[0].place / "error.txt"
+    assert problems == [f"planted, random, seed 0, additive: RuntimeError: a kernel failed (all of it: {path})"]
+    assert "in broken" in path.read_text()
+    assert (tmp_path / rows[1].place / "cell.json").is_file()
+
+
+def test_cells_of_an_earlier_method_are_run_again(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = own_screen("planted", planted / "cell.cellgraph", planted / "screen.parquet")
+    rows, said = cells([screen], ["mean"], ["random"], [0]), []
+    run_all(tmp_path, rows, 1, said.append)
+    monkeypatch.setattr("knockgraph.benchmark.cells._METHOD", 99)
+    run_all(tmp_path, rows, 1, said.append)
+    assert "1 cell was made by an earlier version, with other results: run again" in said
+    run_all(tmp_path, rows, 1, said.append)
+    assert said[-1] == "1 cells, 1 of them finished before"
+
+
+@pytest.mark.full
+def test_processes_end_with_a_benchmark_that_is_killed(planted: Path, tmp_path: Path) -> None:
+    """By SIGKILL, of which nobody is told."""
+    command = [sys.executable, "-m", "knockgraph", "benchmark", "-o", str(tmp_path), "--jobs", "2", "--seeds", "1"]
+    command += ["--own", f"planted={planted}/screen.parquet", "--cell", f"{planted}/cell.cellgraph"]
+    command += [f"--model=tests.benchmark.endless:{name}" for name in ("Endless", "Other")]
+    environment = {**os.environ, "ENDLESS": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    benchmark = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    children: list[int] = []
+    try:
+        children = _eventually(lambda: [int(path.suffix[1:]) for path in tmp_path.glob("endless.*")], 2)
+        benchmark.kill()
+        benchmark.wait()
+        _eventually(lambda: [child for child in children if not _lives(child)], 2)
+    finally:
+        benchmark.kill()
+        benchmark.wait()
+        for child in filter(_lives, children):
+            os.kill(child, signal.SIGKILL)
+
+
+def _eventually(found: Callable[[], list[int]], number: int) -> list[int]:
+    deadline = time.monotonic() + 120
+    while len(seen := found()) < number:
+        assert time.monotonic() < deadline, f"{len(seen)} of {number} after two minutes"
+        time.sleep(0.05)
+    return seen
+
+
+def _lives(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path, tmp_path: Path) -> None:

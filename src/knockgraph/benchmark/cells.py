@@ -8,8 +8,11 @@ import json
 import multiprocessing
 import os
 import shutil
+import threading
+import traceback
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,14 +33,18 @@ from knockgraph.train.predictor import Say
 from knockgraph.train.run import fit, load_task
 from knockgraph.train.schema import Config
 from knockgraph.train.task import Task
+from knockgraph.words import counted
 
-_RESULT, _PREDICTIONS, _RUN = "cell.json", "predictions.safetensors", "run"
+_RESULT, _PREDICTIONS, _RUN, _ERROR = "cell.json", "predictions.safetensors", "run", "error.txt"
+_METHOD = 2  # to be raised when a change of the code changes scores: cells that were made before are then run again
 
 
 def finished(folder: Path, cell: Cell) -> dict[str, Any] | None:
-    """The result of a cell that has been run with the same overrides on the same files; else ``None``."""
+    """The result of a cell that has been run by the same method with the same overrides on the same files; else
+    ``None``.
+    """
     found = _read(folder / cell.place / _RESULT)
-    if found.get("candidates") != [list(words) for words in cell.candidates]:
+    if found.get("method") != _METHOD or found.get("candidates") != [list(words) for words in cell.candidates]:
         return None
     return found if _same_inputs(found, [_inputs(words) for words in cell.candidates]) else None
 
@@ -90,6 +97,10 @@ def run_all(folder: Path, cells: Sequence[Cell], jobs: int, say: Say) -> list[st
     """
     left = [cell for cell in cells if finished(folder, cell) is None]
     say(f"{len(cells)} cells, {len(cells) - len(left)} of them finished before")
+    before = [_read(folder / cell.place / _RESULT) for cell in left]
+    earlier = sum(bool(found) and found.get("method") != _METHOD for found in before)
+    if earlier:
+        say(f"{counted(earlier, 'cell was', 'cells were')} made by an earlier version, with other results: run again")
     problems = []
     if jobs <= 1:
         for k, cell in enumerate(left, 1):
@@ -103,20 +114,37 @@ def run_all(folder: Path, cells: Sequence[Cell], jobs: int, say: Say) -> list[st
         running = {pool.submit(_outcome, folder, cell): cell for cell in left}
         try:
             for k, done in enumerate(as_completed(running), 1):
-                problems += _tell(running[done], done.result(), f"{k}/{len(left)}", say)
+                problems += _tell(running[done], _result(done), f"{k}/{len(left)}", say)
         except KeyboardInterrupt:
+            for process in multiprocessing.active_children():
+                process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return problems
 
 
+def _result(done: Future[dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return done.result()
+    except BrokenProcessPool:
+        return {"problem": "its process, or one beside it, was killed (out of memory?); try fewer --jobs"}
+
+
 def _start(places: Any, jobs: int) -> None:
-    """A process of several shares cores and GPUs with the others, and shows its progress."""
+    """A process of several shares cores and GPUs with the others, shows its progress, and ends with its parent."""
     progress.show()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     place, devices = places.get(), torch.cuda.device_count()
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = str(place % devices)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _tell(cell: Cell, outcome: dict[str, Any], count: str, say: Say) -> list[str]:
@@ -140,6 +168,10 @@ def _outcome(folder: Path, cell: Cell) -> dict[str, Any]:
         return run_cell(folder, cell)
     except KnockgraphError as error:
         return {"problem": str(error)}
+    except Exception as error:
+        path = folder / cell.place / _ERROR
+        path.write_text(traceback.format_exc(), encoding="utf-8")
+        return {"problem": f"{type(error).__name__}: {' '.join(str(error).split())[:200]} (all of it: {path})"}
 
 
 def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
@@ -152,6 +184,8 @@ def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
     config, task = load_task(place / _RUN / str(best))
     data = TrainingData.from_directory(config, place / _RUN / str(best))
     task.strategy.open(place / _RUN / str(best) / "store")
+    if not isinstance(task.model, FittedModel):  # that chooses its device itself
+        task = task.to(tried[best]["device"])
     prediction = predict_rows(task, data, "test")
     target = data.targets("test")
     if target.shape[1] != 1:
@@ -169,10 +203,11 @@ def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
         "experiments": {part: len(rows) for part, rows in data.rows.items()},
         "graph": data.graph.fingerprint(),
         "version": __version__,
+        "method": _METHOD,
     }
     result["candidates"] = [list(words) for words in cell.candidates]
     result["inputs"] = [one["inputs"] for one in tried]
-    del result["words"]
+    del result["words"], result["device"]
     write_json(place / _RESULT, result)
     shutil.rmtree(place / _RUN)
     return result
@@ -187,9 +222,9 @@ def _trained(directory: Path, words: Sequence[str]) -> dict[str, Any]:
     path = directory / "validated.json"
     inputs = _inputs(words)
     found = _read(path)
-    if found.get("words") == list(words) and found.get("inputs") == inputs:
+    if (found.get("method"), found.get("words"), found.get("inputs")) == (_METHOD, list(words), inputs):
         return found
-    if path.is_file():  # of other overrides or files
+    if path.is_file():  # of another method, other overrides or files
         shutil.rmtree(directory)
     keys = (f"run_dir={quoted(str(directory))}", "requeue=true", "trainer.baselines=[]", "trainer.progress_bar=false")
 
@@ -201,6 +236,7 @@ def _trained(directory: Path, words: Sequence[str]) -> dict[str, Any]:
         values = scorer(data)(predict_rows(task, data, "val"), data.targets("val"))
         chosen = task.model.baseline.chosen() if isinstance(task.model, FittedModel) else {}
         about = {"words": list(words), "inputs": inputs, "seconds": seconds, "classes": data.classes}
+        about |= {"method": _METHOD, "device": str(task.device)}
         write_json(path, {"val": values, "settings": chosen, **about})
 
     fit(compose([*words, *keys]), lambda *_: None, validate, lambda _: None)
