@@ -21,8 +21,9 @@ from knockgraph.train import checkpoints, moments
 
 HOOKS = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
 # Four steps an epoch, three epochs. AdamW's rate is so large that the plateau and the early stop come.
-COMMON = ["trainer.max_epochs=3", "model.options.messages.dropout=0.2", "model=hetero-small"]
-COMMON += ["model.options.channels=4", "model.options.messages.layers=1"]
+COMMON = ["trainer.max_epochs=3"]
+HETERO = ["model=hetero-small", "model.options.messages.dropout=0.2"]
+HETERO += ["model.options.channels=4", "model.options.messages.layers=1"]
 EVERY_STEP = ["trainer.checkpoint_every_n_steps=1"]
 CONFIGS = {
     "cosine": ["trainer.checkpoint_every_n_steps=4"],
@@ -38,6 +39,13 @@ CONFIGS = {
         "trainer.accumulate={0: 2, 1: 3}",
         "loss=composite",
         "loss.options.buffer_size=20",
+        "trainer.checkpoint_every_n_steps=3",
+    ],
+    "fitted start": [
+        "model=residual",
+        "model.options.base=low-rank",
+        "model.options.options={preset: small, channels: 4, messages: {layers: 1, dropout: 0.2}}",
+        "optimizer.lr=1",
         "trainer.checkpoint_every_n_steps=3",
     ],
 }
@@ -68,7 +76,8 @@ class Hooks:
 
 
 def run(directory: Path, *options: str) -> Path:
-    return train(config(f"run_dir={directory}", *COMMON, *options), say=lambda _: None)
+    model = [] if "model=residual" in options else HETERO
+    return train(config(f"run_dir={directory}", *COMMON, *model, *options), say=lambda _: None)
 
 
 Whole = Callable[[str], tuple[Path, list[str]]]

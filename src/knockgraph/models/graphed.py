@@ -17,7 +17,7 @@ def can_be_graphed(model: CellModel, strategy: Strategy, device: torch.device) -
     """Whether :class:`GraphedModel` takes them: an exact model that looks at graphs, a strategy with static shapes, a
     CUDA device.
     """
-    looks = type(model).encode is not CellModel.encode and model.exact
+    looks = model.encodes and model.exact
     return looks and strategy.supports("static shapes") and device.type == "cuda"
 
 
@@ -50,10 +50,8 @@ class GraphedModel:
 
     def _encode(self, strategy: Strategy, genes: Tensor, samples: Tensor) -> tuple[Tensor, ...]:
         # The pointer only says how many columns there are; such a strategy goes by each deletion's sample.
-        ptr = genes.new_zeros(self.samples + 2)
-        batch = PerturbationBatch(genes, ptr, samples, strategy.num_genes, wild_type=True)
-        if not self.model.perturbs:
-            batch = batch.only_wild_type()
+        ptr = genes.new_zeros(self.samples + 1)
+        batch = self.model.columns(PerturbationBatch(genes, ptr, samples, strategy.num_genes))
         # A cast that is cached would be recorded once and never be made again.
         with torch.autocast("cuda", self._kind, enabled=self._kind is not None, cache_enabled=False):
             return self.model.encode(strategy(batch))

@@ -57,12 +57,20 @@ class CellModel(nn.Module, ABC):
         gives: What its predictions have beside values: ``embedding``, names of auxiliary terms; ``None``: not stated.
         exact: False if it can be trained with a wild type that is kept from :meth:`refresh_wild_type`, an
             approximation. The views that it is trained with then need no column for it.
+        starts_fitted: Whether :meth:`prepare` makes it as good as a fitted model: its state before the first step is
+            then one of those that validation chooses from.
     """
 
     perturbs: bool = True
     hops: int | None = None
     gives: tuple[str, ...] | None = None
     exact: bool = True
+    starts_fitted: bool = False
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it has an :meth:`encode` of its own."""
+        return type(self).encode is not CellModel.encode
 
     def refresh_wild_type(self, view: PerturbedGraphs) -> None:
         """Called at the start of each epoch of a model that is not :attr:`exact`.

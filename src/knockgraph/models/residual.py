@@ -28,7 +28,7 @@ class ResidualModel(CellModel):
     f is fitted at once (:class:`~knockgraph.models.fitted.FittedModel`), g is trained step by step. A training sample
     sees the prediction of a base that was fitted without it (out of fold): one that has seen its label would leave
     nothing to learn, or the wrong thing. Folds hold out genotypes; where most validation genotypes have a gene that no
-    training genotype deletes, they hold out genes.
+    training genotype deletes, they hold out genes. The base alone is one of the states that validation chooses from.
 
     Args:
         graph: The cell graph.
@@ -40,6 +40,8 @@ class ResidualModel(CellModel):
         folds: Number of folds.
         outputs: Predictions per sample.
     """
+
+    starts_fitted = True
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class ResidualModel(CellModel):
         self.perturbed = perturbed
         self.folds = folds
         self.hops, self.gives, self.exact = self.correction.hops, self.correction.gives, self.correction.exact
+        self.perturbs = self.correction.perturbs
         self.out_of_fold: Tensor | None = None
 
     def _make_base(self) -> FittedModel:
@@ -80,9 +83,30 @@ class ResidualModel(CellModel):
         """What the view must show; the wild type for every sample, where the graphs are not perturbed."""
         if self.perturbed:
             return self.correction.columns(batch)
-        zeros = torch.zeros(batch.num_samples + 1, dtype=torch.long, device=batch.device)
-        empty = PerturbationBatch.from_tensors(zeros[:0], zeros, batch.num_genes)
-        return self.correction.columns(empty)
+        none = batch.perturbation_indices[:0]
+        ptr = batch.perturbation_indices_ptr.new_zeros(batch.num_samples + 1)
+        return self.correction.columns(PerturbationBatch(none, ptr, none, batch.num_genes))
+
+    @property
+    def encodes(self) -> bool:
+        """See :attr:`CellModel.encodes`."""
+        return self.correction.encodes
+
+    def begin(self, epoch: int, epochs: float) -> None:
+        """See :meth:`CellModel.begin`."""
+        self.correction.begin(epoch, epochs)
+        self.perturbs = self.correction.perturbs
+
+    def remark(self) -> str | None:
+        """See :meth:`CellModel.remark`."""
+        if not bool(self.gain.any()):
+            return f"this state is the base {self.base.name} alone: no validated correction of it was better"
+        told = self.correction.remark()
+        return None if told is None else told.replace("model.options.", "model.options.options.")
+
+    def gene_states(self, view: PerturbedGraphs) -> Tensor:
+        """See :meth:`CellModel.gene_states`."""
+        return self.correction.gene_states(view)
 
     def set_known(self, genes: Tensor) -> None:
         """See :meth:`CellModel.set_known`."""
@@ -127,19 +151,29 @@ class ResidualModel(CellModel):
 
     def forward(self, view: PerturbedGraphs, batch: PerturbationBatch) -> Prediction:
         """Predict the samples."""
-        found = self.correction(view, batch)
-        base = self._base_of(batch).to(found.values)
-        return Prediction(base + self.gain * found.values, found.embedding, found.auxiliary)
+        return self._corrected(self.correction(view, batch), batch)
+
+    def encode(self, view: PerturbedGraphs) -> tuple[Tensor, ...]:
+        """What the correction sees in the graphs."""
+        return self.correction.encode(view)
+
+    def with_wild_type(self, encoded: tuple[Tensor, ...], wild_type: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """See :meth:`CellModel.with_wild_type`."""
+        return self.correction.with_wild_type(encoded, wild_type)
+
+    def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
+        """Add what follows from it to the base's prediction."""
+        return self._corrected(self.correction.decode(encoded, batch), batch)
+
+    def _corrected(self, found: Prediction, batch: PerturbationBatch) -> Prediction:
+        """In the precision of the base, also where that of the correction is lower."""
+        return Prediction(self._base_of(batch) + self.gain * found.values, found.embedding, found.auxiliary)
 
     def _base_of(self, batch: PerturbationBatch) -> Tensor:
         if self.training and self.out_of_fold is not None and batch.experiment is not None:
             return self.out_of_fold.to(batch.device)[batch.experiment]
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(batch.device.type, enabled=False):
             return self.base.decode((), batch).values
-
-    def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
-        """Not used: the correction has its own encoder."""
-        raise NotImplementedError
 
     def get_extra_state(self) -> dict[str, Any]:
         """The predictions out of fold, for a resumed training."""

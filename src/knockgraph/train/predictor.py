@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from knockgraph import models, strategies
 from knockgraph.errors import ConfigError, FileFormatError, GeneListMismatchError, KnockgraphError, ModelError
 from knockgraph.graph import CellGraph
-from knockgraph.models.any_module import AnyModule
 from knockgraph.models.model import CellModel, Prediction
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.train import checkpoints, foreseen
@@ -134,7 +133,7 @@ class Predictor(nn.Module):
 
     def forward(self, batch: PerturbationBatch) -> Prediction:
         """Predict a batch; the view closes before the result is returned, so no gradient with ``device-inplace``."""
-        prediction = self._whole(batch) if self.training or isinstance(self.model, AnyModule) else self._parts(batch)
+        prediction = self._whole(batch) if self.training else self._parts(batch)
         outputs = prediction.values.shape[-1]
         if outputs != len(self.phenotypes):
             raise ModelError(
@@ -154,7 +153,7 @@ class Predictor(nn.Module):
         assert isinstance(model, CellModel)
         if not model.perturbs:
             return model.decode(self._encoded_wild_type(batch), batch)
-        if not self.in_bf16:
+        if not self.in_bf16 or not model.encodes:
             return self._whole(batch)
         with self.strategy(model.columns(batch)) as view, self._autocast():
             view.check_model(model.hops)

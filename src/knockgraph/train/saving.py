@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ class SafeCheckpointIO(CheckpointIO):
 
 class Checkpoints(Callback):
     """``last`` every n steps and after each epoch; ``best-error`` (lowest validation MSE, of classes cross-entropy) and
-    ``best-score`` (highest Pearson, of classes AUROC) when they improve.
+    ``best-score`` (highest Pearson, of classes AUROC) when they improve. Of a model that starts as good as a fitted
+    one, the state before the first step is the first best.
 
     The checkpoint before the last is kept as ``previous``, so that a damaged file never costs the whole run. A run is
     saved at the moments of :mod:`~knockgraph.train.moments` only.
@@ -71,6 +73,7 @@ class Checkpoints(Callback):
         self._saved = (0, moments.EPOCH)  # what 'last' holds; nothing has to be saved before the first step
         self._moment = moments.EPOCH
         self._restored = False
+        self._start = False  # whether what is validated is the start
         self._step = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -91,6 +94,12 @@ class Checkpoints(Callback):
         """Remove the counters of an epoch that has not started yet."""
         if self._moment == moments.EPOCH:
             moments.between_epochs(checkpoint["loops"])
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Where the start counts, Lightning's check before the training is a whole validation."""
+        self._start = bool(pl_module.model.starts_fitted) and not self._restored  # type: ignore[union-attr]
+        if self._start:
+            trainer.num_sanity_val_steps = math.inf
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on from where the run was."""
@@ -119,9 +128,9 @@ class Checkpoints(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep what is best; the state itself is saved when the epoch is complete."""
-        if trainer.sanity_checking:
+        if trainer.sanity_checking and not self._start:
             return
-        self._moment = moments.VALIDATION
+        self._moment = moments.EPOCH if trainer.sanity_checking else moments.VALIDATION
         for metric, (name, larger) in self.best.items():
             value = trainer.callback_metrics.get(metric)
             if value is None or not bool(torch.isfinite(value)):
