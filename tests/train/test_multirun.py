@@ -81,8 +81,7 @@ def test_a_requeued_job_continues(tmp_path: Path) -> None:
     kill_after_steps(killed, 9, *REQUEUED)
     # The kill may come when the last checkpoint has become the previous one and the new one is not there yet.
     folder = killed / "checkpoints"
-    (folder / checkpoints.PREVIOUS).unlink(missing_ok=True)  # renaming one name of a file to another does nothing
-    (folder / checkpoints.LAST).rename(folder / checkpoints.PREVIOUS)
+    (folder / checkpoints.LAST).replace(folder / checkpoints.PREVIOUS)
     assert "already holds a run" in run("train", f"run_dir={killed}", *TINY, code=1).stderr
     assert "previous.ckpt" in train(killed, *REQUEUED).stdout
     assert same(weights(whole), weights(killed))
