@@ -38,6 +38,7 @@ from knockgraph.errors import (
 )
 from knockgraph.files import atomic_write, check_folder
 from knockgraph.graph import CellGraph
+from knockgraph.models.fitted import FittedModel
 from knockgraph.models.model import parameter_counts
 from knockgraph.models.presets import too_small
 from knockgraph.phases import LOGGING, phase
@@ -220,8 +221,10 @@ def fit_at_once(
         about["config"] = trained_with(config)
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
-    with foreseen.explained(config, directory):
-        finish(config, data, task, directory, time.perf_counter() - start, say)
+    model = task.model
+    assert isinstance(model, FittedModel)
+    with foreseen.explained(config, directory):  # the test part is predicted where it was fitted
+        finish(config, data, task.to(model.baseline.device), directory, time.perf_counter() - start, say)
 
 
 def _kept(directory: Path, given: Config, overrides: Sequence[str]) -> Config:
