@@ -184,7 +184,7 @@ def test_a_moved_model_predicts_the_same(name: str, bound: BoundScreen) -> None:
     model = _kernel_model(name, bound)
     batch = PerturbationBatch.from_lists([*_lists(bound, np.arange(50)), [3, 1], [0, 5, 7]], bound.num_genes)
     expected = model.decode((), batch).values
-    model.to("cpu:0")  # for torch another device than cpu
+    model.baseline.to(torch.device("cpu:0"))  # for torch another device than cpu
     assert model.baseline.device == torch.device("cpu:0")
     torch.testing.assert_close(model.decode((), batch).values, expected, rtol=0, atol=1e-6)
     unfitted = baselines.create(name, demo_cell(), device="cpu")

@@ -85,7 +85,7 @@ class PairModel(Baseline):
         if device == self.device:
             return self
         state = self.state()
-        self.device = device
+        self.device, self._each = device, ()
         for name, value in list(vars(self).items()):
             if isinstance(value, Tensor):
                 setattr(self, name, value.to(device))
