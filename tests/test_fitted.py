@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from training_runs import config
 
 import knockgraph as kg
-from knockgraph import models
+from knockgraph import models, progress
 from knockgraph.fitted import _name_of as name_of
 from knockgraph.fitted import as_screen
 from knockgraph.models.any_module import AnyModule
@@ -360,6 +360,17 @@ def test_quiet_unless_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert "phenotype gene_interaction" in said
     assert "90 % intervals" in said
     assert json.loads((fitted.directory / "result.json").read_text())["part"] == "test"
+
+
+def test_a_long_fit_tells_its_progress_only_if_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_PAUSE", 0.0)
+    for verbose in (True, False):
+        kg.fit(GRAPH, SCREEN, model="pair-gp", **{**FAST, "verbose": verbose})
+        said = capsys.readouterr()
+        assert ("pair-gp, after 0:0" in said.err) == verbose
+        assert bool(said.out) == verbose
 
 
 def test_what_cannot_be_meant_is_one_sentence(fitted: kg.Fitted) -> None:

@@ -49,6 +49,7 @@ from knockgraph.predict import (
     table_at,
     without,
 )
+from knockgraph.progress import shown
 from knockgraph.report.explorer import EXPLAINED, PAIRS, PARTNERS, write_explorer
 from knockgraph.screen import PerturbationBatch, Screen, Split
 from knockgraph.screen.genotypes import Genotypes, as_text, parse
@@ -149,7 +150,8 @@ def _train(
     data = TrainingData.of(
         checked_values(config), selected(cell, config.data), table, split if isinstance(split, Split) else None
     )
-    return run.train(checked_values(config), print if verbose else _silent, data=data)
+    with shown() if verbose else contextlib.nullcontext():
+        return run.train(checked_values(config), print if verbose else _silent, data=data)
 
 
 def load(

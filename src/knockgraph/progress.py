@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _logger = logging.getLogger("knockgraph")
 _PAUSE = 15.0  # seconds before the first step is told, and between two of them
@@ -40,3 +42,15 @@ def show() -> None:
         handler.setFormatter(logging.Formatter("%(message)s"))
         _logger.addHandler(handler)
     _logger.setLevel(logging.INFO)
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Print progress on standard error for as long as this lasts."""
+    handlers, level = _logger.handlers[:], _logger.level
+    show()
+    try:
+        yield
+    finally:
+        _logger.handlers[:] = handlers
+        _logger.setLevel(level)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 from numpy.random import default_rng
+from torch import Tensor
 
-from knockgraph import BoundScreen, PerturbationBatch, Screen, demo_cell, demo_screen, models
+from knockgraph import BoundScreen, CellGraph, Fitted, PerturbationBatch, Screen, demo_cell, demo_screen, models
 from knockgraph.errors import ConfigError, KnockgraphError, ModelError
 from knockgraph.evaluate import evaluate, predict_rows
 from knockgraph.models import baselines
@@ -177,3 +178,81 @@ def test_among_seen_genes_propagation_is_the_process(bound: BoundScreen) -> None
     new = PerturbationBatch.from_lists([[3, 1], [0, 5]], graph.num_genes)
     unseen = [one.predict_rows(GenotypeRows.of_batch(new)) for one in both]
     assert not torch.equal(*unseen)
+
+
+KERNELS = ("soft-impute", "pair-gp", "profile-propagation")
+
+
+def _kernel_model(name: str, bound: BoundScreen, phenotypes: int = 1) -> FittedModel:
+    model = FittedModel(baselines.create(name, demo_cell(), device="cpu"), name, phenotypes)
+    rows, values = np.arange(len(bound)), bound.values.repeat(1, phenotypes)
+    model.prepare(bound, rows[:300], values[:300], (rows[300:], values[300:]), classes=False)
+    return model
+
+
+def _devices(value: Any) -> set[str]:
+    """Where the tensors are that an object has, however deep."""
+    if isinstance(value, Tensor):
+        return {value.device.type}
+    if isinstance(value, dict | list | tuple):
+        inside = list(value.values() if isinstance(value, dict) else value)
+    elif isinstance(value, CellGraph) or not type(value).__module__.startswith(("knockgraph", "torch.nn")):
+        return set()
+    else:
+        inside = list(vars(value).values())
+    return set().union(*map(_devices, inside))
+
+
+@pytest.mark.parametrize("name", KERNELS[1:])
+@pytest.mark.parametrize("phenotypes", [1, 2])
+@pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
+def test_a_kernel_model_follows_the_device(name: str, phenotypes: int, bound: BoundScreen) -> None:
+    """``predict --device`` did not move it."""
+    model = _kernel_model(name, bound, phenotypes)
+    batch = PerturbationBatch.from_lists([[3, 1], [0, 5, 7]], bound.num_genes)
+    model.decode((), batch)  # what it remembers of unseen genes moves, too
+    assert _devices(model) == {"cpu"}
+    model.double()
+    assert model.baseline.device.type == "cpu"
+    torch.nn.Sequential(model).to("meta")
+    assert model.baseline.device.type == "meta"
+    assert _devices(model) == {"meta"}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_moved_model_predicts_the_same(name: str, bound: BoundScreen) -> None:
+    model = _kernel_model(name, bound)
+    batch = PerturbationBatch.from_lists([*_lists(bound, np.arange(50)), [3, 1], [0, 5, 7]], bound.num_genes)
+    expected = model.decode((), batch).values
+    model.baseline.to(torch.device("cpu:0"))  # for torch another device than cpu
+    assert model.baseline.device == torch.device("cpu:0")
+    torch.testing.assert_close(model.decode((), batch).values, expected, rtol=0, atol=1e-6)
+    unfitted = baselines.create(name, demo_cell(), device="cpu")
+    rows = np.arange(300)
+    again = unfitted.to(torch.device("cpu:0")).fit(bound, rows, bound.values[:300])
+    assert again.predict(bound, rows).isfinite().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_model_moved_to_a_gpu_and_back(name: str, bound: BoundScreen) -> None:
+    model = _kernel_model(name, bound)
+    batch = PerturbationBatch.from_lists([*_lists(bound, np.arange(50)), [3, 1], [0, 5, 7]], bound.num_genes)
+    expected = model.decode((), batch).values
+    for device in ("cuda", "cpu"):
+        found = model.to(device).decode((), batch.to(device)).values
+        assert (found.device.type, model.baseline.device.type) == (device, device)
+        assert name == "soft-impute" or _devices(model) == {device}
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_run_predicts_on_the_device_that_is_asked_for(device: str, tmp_path: Path) -> None:
+    words = ["model=pair-gp", "data.experiments=600", f"run_dir={tmp_path}/run", "trainer.baselines=[mean]"]
+    directory = train(compose(words), lambda _: None)
+    fitted = Fitted(directory, device)
+    assert isinstance(fitted.model, FittedModel)
+    assert fitted.model.baseline.device.type == device
+    assert _devices(fitted.model) == {device}
+    fitted.predict([[]])

@@ -23,7 +23,7 @@ import knockgraph as kg
 from knockgraph.container import write_container
 from knockgraph.run import train
 from knockgraph.train import checkpoints
-from knockgraph.train.checkpoints import LAST, PREVIOUS, load, newest_valid, resume_command, save
+from knockgraph.train.checkpoints import LAST, NEXT, PREVIOUS, load, newest_valid, resume_command, save
 from knockgraph.train.config import compose
 
 DTYPES = [
@@ -396,28 +396,67 @@ def test_the_command_that_continues_a_run_is_one(name: str) -> None:
     assert (found.run_dir, found.resume) == (name, True)
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_the_last_is_there_while_the_next_is_written(
-    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_is_there_while_the_next_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``predict --checkpoint last`` of a run that trains found none, for as long as the next took to be written."""
-    found = []
+    folder, found = tmp_path / "run/checkpoints", []
+    read = checkpoints.read_container
+
+    def watched(path: Any, *given: Any) -> Any:
+        if Path(path).name == NEXT:
+            found.append([name for name in (LAST, PREVIOUS) if (folder / name).is_file()])
+            files = [file.stat().st_ino for file in folder.iterdir()]
+            assert len(set(files)) == len(files)  # damage to one file is damage to one checkpoint
+        return read(path, *given)
+
+    monkeypatch.setattr(checkpoints, "read_container", watched)
+    train(config(f"run_dir={tmp_path}/run", "trainer.checkpoint_every_n_steps=1"), say=lambda _: None)
+    assert found[:2] == [[], [LAST]]
+    assert len(found) > 3
+    assert all(names == [LAST, PREVIOUS] for names in found[2:])
+    last, previous = (load(folder / name) for name in (LAST, PREVIOUS))
+    assert (last["global_step"], previous["global_step"]) == (4, 4)  # before and after the validation
+    assert not list(folder.glob(".*"))
+
+
+def test_a_next_checkpoint_that_is_damaged_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read back before it takes the place of a good one."""
+    directory = tmp_path / "run"
+    train(config(f"run_dir={directory}", "trainer.checkpoint_every_n_steps=1"), say=lambda _: None)
+    folder = directory / "checkpoints"
+    before = {name: (folder / name).read_bytes() for name in (LAST, PREVIOUS)}
     write = checkpoints.write_container
 
-    def watched(path: Any, *given: Any) -> str:
-        if Path(path).name == LAST:
-            found.append({name: (tmp_path / "run/checkpoints" / name).is_file() for name in (LAST, PREVIOUS)})
-        return write(path, *given)
+    def lossy(path: Path, *rest: Any) -> str:
+        content_hash = write(path, *rest)
+        Path(path).write_bytes(Path(path).read_bytes()[:-1])
+        return content_hash
 
-    monkeypatch.setattr(checkpoints, "write_container", watched)
-    if not links:
-        monkeypatch.setattr(Path, "hardlink_to", lambda *_: (_ for _ in ()).throw(OSError("not supported")))
-    train(config(f"run_dir={tmp_path}/run", "trainer.checkpoint_every_n_steps=1"), say=lambda _: None)
-    assert found[0] == {LAST: False, PREVIOUS: False}
-    assert all(both == {LAST: links, PREVIOUS: True} for both in found[1:])
-    last, previous = (load(tmp_path / "run/checkpoints" / name) for name in (LAST, PREVIOUS))
-    assert (last["global_step"], previous["global_step"]) == (4, 4)  # before and after the validation
-    assert not list((tmp_path / "run/checkpoints").glob("*.part")) + list((tmp_path / "run/checkpoints").glob(".*"))
-    checkpoints.keep_previous(tmp_path / "run/checkpoints")
-    checkpoints.keep_previous(tmp_path / "run/checkpoints")  # the same file already
-    assert load(tmp_path / "run/checkpoints" / PREVIOUS)["global_step"] == 4
+    monkeypatch.setattr(checkpoints, "write_container", lossy)
+    with pytest.raises(kg.KnockgraphError, match="damaged"):
+        train(config(f"run_dir={directory}", "resume=true"), say=lambda _: None, max_epochs=2)
+    assert {name: (folder / name).read_bytes() for name in before} == before
+    assert newest_valid(folder) == (folder / LAST, [])
+
+
+def test_make_last(tmp_path: Path) -> None:
+    def steps() -> dict[str, int]:
+        return {path.name: load(path)["step"] for path in tmp_path.iterdir()}
+
+    save(tmp_path / NEXT, {"step": 1})
+    assert not checkpoints.any_saved(tmp_path)
+    with pytest.raises(kg.KnockgraphError, match="holds none"):
+        newest_valid(tmp_path)
+    checkpoints.make_last(tmp_path)
+    assert steps() == {LAST: 1}
+    save(tmp_path / NEXT, {"step": 2})
+    (tmp_path / f".{NEXT}.x1.part").touch()  # of a kill while another was written
+    checkpoints.make_last(tmp_path)
+    assert steps() == {LAST: 2, PREVIOUS: 1}
+    (tmp_path / PREVIOUS).unlink()
+    (tmp_path / PREVIOUS).hardlink_to(tmp_path / LAST)  # as earlier versions did
+    save(tmp_path / NEXT, {"step": 3})
+    checkpoints.make_last(tmp_path)
+    assert steps() == {LAST: 3, PREVIOUS: 2}
+    assert checkpoints.find(tmp_path, "last") == tmp_path / LAST
+    (tmp_path / LAST).unlink()
+    assert checkpoints.find(tmp_path, "last") == tmp_path / PREVIOUS

@@ -151,6 +151,37 @@ def test_killed_again_and_again(seed: int, whole: Whole, tmp_path: Path) -> None
     kill(expected, tmp_path / "run", CONFIGS[name], *(choose.randrange(1, len(hooks)) for _ in range(4)))
 
 
+@pytest.mark.parametrize("target", [checkpoints.NEXT, checkpoints.PREVIOUS, checkpoints.LAST])
+@pytest.mark.parametrize("save", [1, 2, 9, 15])  # 15: the end of the run
+def test_killed_while_a_checkpoint_takes_its_place(target: str, save: int, whole: Whole, tmp_path: Path) -> None:
+    """Before it has a name, before the last becomes the previous, and when there is no last."""
+    expected, _ = whole("every step")
+    directory, rename, seen = tmp_path / "run", Path.replace, 0
+
+    def killed(path: Path, to: Path) -> Path:
+        nonlocal seen
+        seen += Path(to).name == target
+        if seen == save:
+            raise KilledError(target)
+        return rename(path, to)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        try:
+            run(directory, *EVERY_STEP)
+        except KilledError:
+            pass
+        else:
+            assert (target, save, seen) == (checkpoints.PREVIOUS, 15, 14)  # the first save has none
+    folder = directory / "checkpoints"
+    if save > 1:
+        checkpoints.newest_valid(folder)
+        checkpoints.find(folder, "last")
+    start_or_resume(directory, EVERY_STEP)
+    assert not (found := differences(expected, directory)), found
+    assert not (folder / checkpoints.NEXT).exists()
+
+
 @pytest.mark.parametrize("at", ["the last batch", "a batch", "the end of the validation"])
 def test_a_checkpoint_of_an_earlier_version(at: str, whole: Whole, tmp_path: Path) -> None:
     """They were saved where Lightning's counters are half way, and did not say where."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.pytorch.accelerators import CUDAAccelerator
 from training_runs import KNOCKGRAPH, LEAST, TINY, config, environment, kill_after_steps, run, same, train, weights
 
 from knockgraph import models
@@ -81,8 +83,7 @@ def test_a_requeued_job_continues(tmp_path: Path) -> None:
     kill_after_steps(killed, 9, *REQUEUED)
     # The kill may come when the last checkpoint has become the previous one and the new one is not there yet.
     folder = killed / "checkpoints"
-    (folder / checkpoints.PREVIOUS).unlink(missing_ok=True)  # renaming one name of a file to another does nothing
-    (folder / checkpoints.LAST).rename(folder / checkpoints.PREVIOUS)
+    (folder / checkpoints.LAST).replace(folder / checkpoints.PREVIOUS)
     assert "already holds a run" in run("train", f"run_dir={killed}", *TINY, code=1).stderr
     assert "previous.ckpt" in train(killed, *REQUEUED).stdout
     assert same(weights(whole), weights(killed))
@@ -90,6 +91,19 @@ def test_a_requeued_job_continues(tmp_path: Path) -> None:
 
 def test_a_requeued_job_needs_its_directory(tmp_path: Path) -> None:
     assert "requeue=true needs run_dir" in run("train", "requeue=true", cwd=tmp_path, code=1).stderr
+
+
+def test_lightning_does_not_tell_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    log = logging.getLogger("lightning.pytorch.accelerators.cuda")
+    monkeypatch.setattr(log, "handle", lambda record: said.append(record.getMessage()))
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # set below
+    log.setLevel(logging.INFO)
+    CUDAAccelerator.set_nvidia_flags(0)
+    assert said[0].startswith("LOCAL_RANK: 0")
+    quiet()
+    CUDAAccelerator.set_nvidia_flags(0)
+    assert len(said) == 1
 
 
 def test_lightning_does_not_requeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -91,6 +91,11 @@ class FittedModel(CellModel):
     def predicted(self, genotypes: GenotypeRows) -> Tensor:
         """Predict genotypes, ``[rows, outputs]``."""
         return self.baseline.predict_rows(genotypes).to(self.slope) * self.slope + self.offset
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # What moves the buffers moves the baseline, too; a change of dtype leaves it where it is.
+        self.baseline.to(fn(torch.zeros(0, device=self.baseline.device)).device)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
     def get_extra_state(self) -> dict[str, Any]:
         """What the baseline has found, as part of ``state_dict()``."""

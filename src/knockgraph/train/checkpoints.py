@@ -21,6 +21,7 @@ from knockgraph.words import listed
 FORMAT = "knockgraph.checkpoint"
 VERSION = 1
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+NEXT = ".next.ckpt"  # being written; never read as a checkpoint
 _EARLIER = {"best-error": "best-mse", "best-score": "best-pearson"}  # what earlier versions called them
 
 
@@ -109,10 +110,12 @@ def _about(checkpoint: dict[str, Any]) -> dict[str, Any]:
 def find(folder: Path, which: str) -> Path:
     """The file of ``last``, ``previous``, ``best-error`` or ``best-score``, whatever version wrote it.
 
+    While the last one is replaced, or after a kill in that moment, it is the previous one.
+
     Raises:
         KnockgraphError: If there is none.
     """
-    for path in _places(folder, which):
+    for path in [*_places(folder, which), *([folder / PREVIOUS] if which == "last" else [])]:
         if path.is_file():
             return path
     now = next((f"its name is {new} now" for new, old in _EARLIER.items() if which == old), None)
@@ -139,19 +142,17 @@ def any_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (LAST, PREVIOUS))
 
 
-def keep_previous(folder: Path) -> None:
-    """Make the last checkpoint the previous one, too: whoever reads while the next one is written finds both."""
-    last, previous, link = folder / LAST, folder / PREVIOUS, folder / f".{PREVIOUS}.part"
-    if not last.is_file():
-        return
-    link.unlink(missing_ok=True)
-    try:
-        link.hardlink_to(last)
-    except OSError:  # a file system without links
-        last.replace(previous)
-        return
-    link.replace(previous)
-    link.unlink(missing_ok=True)  # two names of one file are left as they are
+def make_last(folder: Path) -> None:
+    """Make the next checkpoint, complete and read back, the last one, and the last one the previous one.
+
+    A kill between the two steps leaves the previous one, from which the run goes on and writes the next one again.
+    """
+    last = folder / LAST
+    if last.is_file():
+        last.replace(folder / PREVIOUS)
+    (folder / NEXT).replace(last)
+    for left in folder.glob(".*.part"):  # of a write that was killed
+        left.unlink(missing_ok=True)
 
 
 def resume_command(directory: Path) -> str:

@@ -227,8 +227,10 @@ def fit_at_once(
         about["config"] = trained_with(config)
         folder.mkdir(exist_ok=True)
         checkpoints.save(folder / checkpoints.LAST, {"state_dict": dict(task.state_dict()), "knockgraph": about})
-    with foreseen.explained(config, directory):
-        finish(config, data, task, directory, time.perf_counter() - start, say)
+    model = task.model
+    assert isinstance(model, FittedModel)
+    with foreseen.explained(config, directory):  # the test part is predicted where it was fitted
+        finish(config, data, task.to(model.baseline.device), directory, time.perf_counter() - start, say)
 
 
 def refits(config: Config, data: TrainingData) -> bool:

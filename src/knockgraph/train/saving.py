@@ -150,6 +150,6 @@ class Checkpoints(Callback):
             return
         self.check(trainer)
         self._saved, self._moment = (trainer.global_step, moment), moment
+        trainer.save_checkpoint(self.folder / checkpoints.NEXT, weights_only=False)
         if trainer.is_global_zero:
-            checkpoints.keep_previous(self.folder)
-        trainer.save_checkpoint(self.folder / checkpoints.LAST, weights_only=False)
+            checkpoints.make_last(self.folder)

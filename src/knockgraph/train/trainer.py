@@ -233,7 +233,12 @@ def callback(trainer: pl.Trainer, kind: type[Kind]) -> Kind:
 
 def quiet() -> None:
     """Silence advice of Lightning that does not apply here; real warnings stay."""
-    for name in ("pytorch.utilities.rank_zero", "fabric.utilities.seed", "fabric.utilities.distributed"):
+    for name in (
+        "pytorch.utilities.rank_zero",
+        "pytorch.accelerators.cuda",
+        "fabric.utilities.seed",
+        "fabric.utilities.distributed",
+    ):
         logging.getLogger(f"lightning.{name}").setLevel(logging.WARNING)
     for text in (
         ".*does not have many workers.*",

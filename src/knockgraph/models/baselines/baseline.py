@@ -142,6 +142,7 @@ class Baseline(ABC):
     needs_graph: ClassVar[bool] = False
     doses: ClassVar[bool] = False  #: whether it knows genes with values other than 0 and 1
     kept: ClassVar[tuple[str, ...] | None] = None  #: attributes that a fit sets, for saving; ``None``: not savable
+    device: torch.device = torch.device("cpu")  #: where its tensors are, if it has any
     validation: tuple[GenotypeRows, Floats] | None = None
     classes: bool = False
     _genes: str | None = None
@@ -231,6 +232,11 @@ class Baseline(ABC):
         self._each = each
         for k, its in enumerate(found):
             (self._each[k] if self._each else self)._restore(its)
+        return self
+
+    def to(self, device: torch.device) -> Self:
+        """Compute on another device from now on; arrays stay on the host."""
+        del device
         return self
 
     def _chosen(self) -> dict[str, float]:

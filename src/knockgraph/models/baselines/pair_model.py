@@ -86,6 +86,17 @@ class PairModel(Baseline):
             self._settle()
         return self
 
+    def to(self, device: torch.device) -> Self:
+        """See :meth:`Baseline.to`."""
+        if device == self.device:
+            return self
+        state = self.state()
+        self.device, self._each = device, ()
+        for name, value in list(vars(self).items()):
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self.restore(state)
+
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self.scores = self.scores.to(self.device)
