@@ -92,7 +92,11 @@ def _was_interrupted(ended: SystemExit) -> bool:
 def main() -> None:
     """Entry point: errors become one sentence and a non-zero exit code."""
     ready_streams()
-    progress.show()
+    with progress.shown():
+        _run()
+
+
+def _run() -> None:
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     if not debug:
