@@ -254,5 +254,5 @@ def test_a_run_predicts_on_the_device_that_is_asked_for(device: str, tmp_path: P
     fitted = Fitted(directory, device)
     assert isinstance(fitted.model, FittedModel)
     assert fitted.model.baseline.device.type == device
-    assert _devices(fitted.model) == {device}
+    assert _devices(fitted.model.baseline) == {device}
     fitted.predict([[]])

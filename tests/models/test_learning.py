@@ -52,13 +52,14 @@ def learn(
 def test_dango_learns_the_demo() -> None:
     losses, correlation = learn("dango", 500, 64, 8_000)
     assert np.mean(losses[-50:]) < 0.8 * np.mean(losses[:50])
-    assert correlation > 0.4
+    assert correlation > 0.45
 
 
 def test_hetero_learns_the_demo() -> None:
-    losses, correlation = learn("hetero", 250, 32, 8_000)
+    """At 1e-3, because at 3e-3 so small batches without clipped gradients have spikes of the loss, on some machines."""
+    losses, correlation = learn("hetero", 250, 32, 8_000, lr=1e-3)
     assert np.mean(losses[-50:]) < 0.8 * np.mean(losses[:50])
-    assert correlation > 0.4
+    assert correlation > 0.5
 
 
 @pytest.mark.full

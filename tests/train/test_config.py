@@ -198,6 +198,7 @@ def test_options_need_no_plus() -> None:
     merge = {"both": ["physical", "co*"]}
     assert compose(["data.merge={both: [physical, co*]}"]).data.merge == merge
     assert compose(["data.merge.both=[physical,co*]"]).data.merge == merge
+    assert compose(["model=pair-gp", "model.options={device: cpu}"]).model.options == {"device": "cpu"}
     assert compose(["trainer.accumulate={0:2,4:8}"]).trainer.accumulate == {0: 2, 4: 8}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from knockgraph.train import plain_config
 from knockgraph.train.groups import NAMED, choices, chosen_by_name, of_name, written
 from knockgraph.train.schema import Config, from_tree, keys, of_that_time, with_options_spelled_out, with_phenotypes
 
-_FREE = r"(model|strategy|loss)\.options\.|trainer\.accumulate\b|data\.merge\b|data\.phenotype="
+_FREE = r"(model|strategy|loss)\.options[.=]|trainer\.accumulate\b|data\.merge\b|data\.phenotype="
 
 _OPTIONS = {
     "batch": "loader.batch_size",
@@ -69,8 +70,12 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     check_words(words)
     offer(words)
     try:
-        with initialize_config_module("knockgraph.conf", version_base="1.3"):
-            composed = hydra_compose("config", overrides=[free(word) for word in words])
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", module="hydra"
+            )  # how it uses the newest OmegaConf is not the user's concern
+            with initialize_config_module("knockgraph.conf", version_base="1.3"):
+                composed = hydra_compose("config", overrides=[free(word) for word in words])
     except Exception as error:  # errors of Hydra and OmegaConf; some Hydra failures are bare assertions
         text = first_line(error).rstrip(".")
         raise ConfigError(
