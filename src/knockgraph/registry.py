@@ -88,6 +88,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "loss": {
         "mse": "knockgraph.losses.pointwise:MSELoss",
         "log-cosh": "knockgraph.losses.pointwise:LogCoshLoss",
+        "gaussian": "knockgraph.losses.pointwise:GaussianLoss",
         "bce": "knockgraph.losses.pointwise:BCELoss",
         "dango": "knockgraph.losses.dango:DangoLoss",
         "composite": "knockgraph.losses.composite:CompositeLoss",
@@ -146,6 +147,7 @@ ABOUT: dict[str, dict[str, str]] = {
     "loss": {
         "mse": "mean squared error",
         "log-cosh": "log cosh of the error: squared for small errors, absolute for large ones",
+        "gaussian": "squared error over a noise that is learned for each phenotype: for several screens together",
         "bce": "binary cross-entropy, for task=classification",
         "dango": "DANGO's: reconstruction of the networks and log-cosh, weighted by epoch",
         "composite": "MSE, Wasserstein distance of the values and contrastive regression of the embeddings",

@@ -54,6 +54,7 @@ NEEDED = {
     ("screen", "import"): ["demo"],
     ("screen", "info"): ["none"],
     ("screen", "split"): ["none"],
+    ("screen", "join"): ["a=none", "b=none"],
     ("evaluate",): ["none"],
     ("predict",): ["none", "--genes", "WT"],
     ("profile", "trace"): ["none"],

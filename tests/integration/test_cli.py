@@ -44,6 +44,15 @@ def test_screen_info_split(demo: Path) -> None:
         assert sum(split["sizes"].values()) + split["left_out"] == 8000
 
 
+def test_screen_join(demo: Path) -> None:
+    files = ("one=demo.parquet", "two=demo.parquet")
+    run("screen", "join", *files, "--graph", "demo.cellgraph", "-o", "both.parquet", "--json", "join.json", cwd=demo)
+    found = json.loads((demo / "join.json").read_text())
+    assert found["screens"] == {"one": 8000, "two": 8000}
+    assert found["experiments"] == 16000
+    assert {"one_gene_interaction", "two_gene_interaction"} <= found["phenotypes"].keys()
+
+
 def test_bench_loader(demo: Path) -> None:
     run("bench", "loader", "--scale", "demo", "--pyg-samples", "300", "--json", "b.json", cwd=demo, before=forget)
     report = json.loads((demo / "b.json").read_text())["runs"][0]
@@ -85,6 +94,9 @@ def test_own_tables_from_csv_to_split(tmp_path: Path) -> None:
         (["graph", "build", "--preset", "demo", "--from", ".", "-o", "x"], "leave --from out"),
         (["graph", "build", "--preset", "demo", "-o", "no/such/folder/x"], "create it first"),
         (["screen", "split", "demo.parquet", "--fractions", "a,b", "-o", "x"], "three numbers"),
+        (["screen", "join", "demo.parquet", "-o", "x"], "'demo.parquet' is not NAME=FILE; give each screen a name"),
+        (["screen", "join", "a=demo.parquet", "-o", "x"], "1 screen to join; give two or more"),
+        (["screen", "join", "a=demo.parquet", "a=demo.parquet", "-o", "x"], "two screens are called 'a'"),
         (["screen", "split", "demo.parquet", "--fractions", "0.5,0.5,0", "-o", "x"], "leaves test empty"),
         (["screen", "import", "demo", "--experiments", "0", "-o", "x"], "allows 1 to"),
         (["screen", "import", "demo", "--merge", "sum", "-o", "x"], "use mean, median or first"),

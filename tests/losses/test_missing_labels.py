@@ -13,7 +13,7 @@ from knockgraph import losses
 from knockgraph.losses import LossError
 from knockgraph.losses.distributions import rank_n_contrast, wasserstein
 
-LOSSES = ["mse", "log-cosh", "bce", "dango", "composite"]
+LOSSES = ["mse", "log-cosh", "gaussian", "bce", "dango", "composite"]
 
 
 def holes(target: Tensor, seed: int = 0, share: float = 0.4) -> Tensor:
@@ -25,8 +25,8 @@ def holes(target: Tensor, seed: int = 0, share: float = 0.4) -> Tensor:
 
 
 def one_label(name: str, p: Tensor, y: float) -> Tensor:
-    if name in ("mse", "composite"):
-        return (p - y) ** 2
+    if name in ("mse", "composite", "gaussian"):
+        return (p - y) ** 2 * (0.5 if name == "gaussian" else 1.0)
     return torch.log1p(torch.exp(-p if y else p)) if name == "bce" else torch.log(torch.cosh(p - y))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import mpmath
 import numpy as np
@@ -35,7 +36,7 @@ def labelled(name: str, samples: int, outputs: int = 1) -> tuple[Tensor, Tensor]
 
 
 def test_names() -> None:
-    assert losses.available() == ["mse", "log-cosh", "bce", "dango", "composite"]
+    assert losses.available() == ["mse", "log-cosh", "gaussian", "bce", "dango", "composite"]
     for name in losses.available():
         assert isinstance(losses.create(name), losses.Loss)
         assert repr(losses.create(name))
@@ -177,8 +178,44 @@ def test_shapes_are_checked(name: str) -> None:
         loss(prediction(torch.zeros(0, 1)), torch.zeros(0, 1), step_size=0)
 
 
+def test_a_noise_of_each_output_is_learned() -> None:
+    """At the best noise, the root mean square of the errors of an output, the gradient is 0; missing labels are out."""
+    values, target = case(50, 3)
+    target[:20, 1] = math.nan
+    error = (values.detach() - target).nan_to_num(0.0)
+    known = (~target.isnan()).sum(0)
+    noise = (error.square().sum(0) / known).sqrt()
+    loss = losses.create("gaussian", outputs=3).double()
+    with torch.no_grad():
+        loss.log_noise.copy_(noise.log())
+    share = float(known.sum()) / target.numel()
+    result = loss(prediction(values), target, step_size=50, known=share)
+    result.total.backward()
+    assert loss.log_noise.grad.abs().max() < 1e-14
+    expected = sum(
+        -torch.distributions.Normal(values[:, o], noise[o])
+        .log_prob(target[:, o].nan_to_num(0.0))[~target[:, o].isnan()]
+        .sum()
+        for o in range(3)
+    )
+    constant = 0.5 * math.log(2 * math.pi)
+    assert result.total.item() == pytest.approx(expected.item() / int(known.sum()) - constant, rel=1e-12)
+    assert result.parts["noise"].item() == pytest.approx(noise.mean().item(), rel=1e-12)
+    squares = error.square().sum().item() / int(known.sum())
+    assert result.parts["squared_error"].item() == pytest.approx(squares, rel=1e-12)
+
+
+def test_noise_needs_as_many_outputs() -> None:
+    with pytest.raises(LossError, match="a noise for each of 2 outputs, but there are 3; give it outputs=3"):
+        losses.create("gaussian", outputs=2)(prediction(torch.zeros(4, 3)), torch.zeros(4, 3), step_size=4)
+    with pytest.raises(LossError, match="outputs is 0, but it must be at least 1"):
+        losses.create("gaussian", outputs=0)
+
+
 def test_bad_options() -> None:
-    with pytest.raises(KnockgraphError, match="there is no loss 'huber'; use one of mse, log-cosh, bce, dango"):
+    with pytest.raises(
+        KnockgraphError, match="there is no loss 'huber'; use one of mse, log-cosh, gaussian, bce, dango"
+    ):
         losses.create("huber")
     with pytest.raises(LossError, match="the loss mse has no option 'weight'; it has none"):
         losses.create("mse", weight=1.0)

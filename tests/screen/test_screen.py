@@ -243,3 +243,40 @@ def repr_all(screen: Screen) -> str:
 
 def test_repr():
     assert repr(example()) == "Screen(5 experiments, 3 gene names, phenotypes fitness and gi)"
+
+
+def test_joined_screens_keep_their_columns():
+    first = example()
+    second = Screen([["b", "a"], ["d=0.5"]], {"fitness": [7.0, 8.0]}, {"fitness": {"std": [0.5, 0.6]}})
+    both = Screen.join({"one": first, "two": second})
+    assert list(both.genotypes) == [*first.genotypes, *second.genotypes]
+    assert list(both.phenotypes) == ["one_fitness", "one_gi", "two_fitness"]
+    expected = np.append(first.phenotypes["fitness"], [NAN, NAN])
+    np.testing.assert_array_equal(both.phenotypes["one_fitness"], expected)
+    np.testing.assert_array_equal(both.phenotypes["two_fitness"], [NAN] * 5 + [7.0, 8.0])
+    np.testing.assert_array_equal(both.statistics["two_fitness"]["std"], [NAN] * 5 + [0.5, 0.6])
+    np.testing.assert_array_equal(both.statistics["one_fitness"]["n"], [1, 2, 4, 5, 7, NAN, NAN])
+    sources = [both.source_names[code] for code in both.source_codes]
+    assert sources == ["one: x", "one: y", "one: z", "one: x", "one: y", "two", "two"]
+    assert both.genotypes.group[0] == both.genotypes.group[5]  # one genotype, measured by both
+
+
+@given(screens(), screens())
+def test_joined_screens_are_parts_of_the_whole(first, second):
+    both = Screen.join({"one": first, "two": second})
+    for name, screen, start in (("one", first, 0), ("two", second, len(first))):
+        rows = np.arange(start, start + len(screen))
+        part = both.take(rows)
+        assert list(part.genotypes) == list(screen.genotypes)
+        for phenotype, values in screen.phenotypes.items():
+            np.testing.assert_array_equal(part.phenotypes[f"{name}_{phenotype}"], values)
+
+
+def test_screens_to_join_need_names():
+    with pytest.raises(ScreenError, match="1 screen to join; give two or more, each with a name of its own"):
+        Screen.join({"one": example()})
+    with pytest.raises(ScreenError, match="'1st' cannot name a screen: use letters, digits and _, a letter first"):
+        Screen.join({"1st": example(), "two": example()})
+    twice = {"a": Screen([["x"]], {"b_c": [1.0]}), "a_b": Screen([["x"]], {"c": [1.0]})}
+    with pytest.raises(ScreenError, match="two columns would be called 'a_b_c'; give a screen another name"):
+        Screen.join(twice)

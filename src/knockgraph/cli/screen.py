@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from knockgraph.screen import Screen
 
 _MOST_SHOWN = 20  # phenotypes
-screen_app = typer.Typer(help="Import, inspect and split screens (tables of experiments).", **HELP)
+screen_app = typer.Typer(help="Import, inspect, join and split screens (tables of experiments).", **HELP)
 
 
 class Unknown(StrEnum):
@@ -304,6 +304,47 @@ def screen_split(
     left = f", {split.about['left_out']:,} left out" if split.about["left_out"] else ""
     wrote(output, ": " + ", ".join(f"{part} {n:,}" for part, n in sizes.items()) + left)
     write_json(json_, {"file": str(output), "sizes": sizes, **split.about})
+
+
+@screen_app.command("join")
+def screen_join(
+    screens: Annotated[
+        list[str], typer.Argument(help="NAME=FILE, a screen file (Parquet), two or more.", metavar="NAME=FILE…")
+    ],
+    output: Output,
+    graph: Annotated[
+        Path | None, typer.Option(help="A cell graph: names become systematic names, so that screens agree on them.")
+    ] = None,
+    json_: Json = None,
+) -> None:
+    """Join several screens into one, to train them together; each keeps its phenotypes as columns of its own.
+
+    Without --graph, names are kept as they are written; training compares genes by the cell graph.
+
+    Example: knockgraph screen join first=a.parquet second=b.parquet -o both.parquet
+    """
+    from knockgraph.graph import CellGraph
+    from knockgraph.screen import Screen
+    from knockgraph.screen.summary import summarise
+
+    files: dict[str, Path] = {}
+    for text in screens:
+        name, equals, path = text.partition("=")
+        if not equals or not path:
+            raise KnockgraphError(f"{text!r} is not NAME=FILE; give each screen a name, such as first=a.parquet")
+        if name in files:
+            raise KnockgraphError(f"two screens are called {name!r}; give each a name of its own")
+        files[name] = Path(path)
+    read = {name: Screen.load(path) for name, path in files.items()}
+    if graph is not None:
+        cell = CellGraph.load(graph)
+        read = {name: screen.resolved(cell) for name, screen in read.items()}
+    joined = Screen.join(read)
+    joined.save(output)
+    wrote(output, f": {joined}")
+    write_json(
+        json_, {"file": str(output), "screens": {name: len(one) for name, one in read.items()}} | summarise(joined)
+    )
 
 
 def _one_name_per_gene(screen: Screen, fix: str) -> None:

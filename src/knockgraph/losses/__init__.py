@@ -5,6 +5,7 @@ name           what it is
 =============  ===================================================================================================
 ``mse``        squared error
 ``log-cosh``   log cosh of the error: squared when small, absolute when large
+``gaussian``   squared error over a noise that is learned for each phenotype
 ``bce``        binary cross-entropy with logits
 ``dango``      DANGO's reconstruction and interaction terms, weighted by a schedule over epochs
 ``composite``  squared error, Wasserstein distance of the label distributions, supervised contrastive regression

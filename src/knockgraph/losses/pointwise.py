@@ -1,4 +1,4 @@
-"""Losses of one sample and its label at a time: squared error, log-cosh, binary cross-entropy."""
+"""Losses of one sample and its label at a time: squared error, log-cosh, Gaussian noise, binary cross-entropy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from knockgraph.errors import LossError
 from knockgraph.losses.loss import Loss, LossParts, Share
@@ -59,6 +59,40 @@ class LogCoshLoss(PointwiseLoss):
     def per_sample(self, values: Tensor, target: Tensor) -> Tensor:
         """See :class:`PointwiseLoss`."""
         return log_cosh(values - target)
+
+
+class GaussianLoss(Loss):
+    r"""The negative log-likelihood of labels with noise, whose size :math:`s_o` is learned for each output,
+
+    .. math:: \ell = \frac{(\hat y_o - y_o)^2}{2 s_o^2} + \log s_o .
+
+    Several screens that are trained together have a noise each: the noisier one counts less.
+
+    Args:
+        outputs: Predictions per sample, as a run fills in; with 1 all of them share one noise.
+    """
+
+    def __init__(self, outputs: int = 1) -> None:
+        super().__init__()
+        if outputs < 1:
+            raise LossError(f"outputs is {outputs}, but it must be at least 1")
+        self.log_noise = nn.Parameter(torch.zeros(outputs))
+
+    def compute(self, prediction: Prediction, values: Tensor, target: Tensor, share: Share, epoch: int) -> LossParts:
+        """See :class:`Loss`."""
+        if len(self.log_noise) not in (1, values.shape[1]):
+            raise LossError(
+                f"the loss has a noise for each of {len(self.log_noise)} outputs, but there are {values.shape[1]}; "
+                f"give it outputs={values.shape[1]}"
+            )
+        squared, log_noise = (values - target).square(), self.log_noise.to(values.dtype)
+        total = share.mean(0.5 * squared * (-2 * log_noise).exp() + log_noise)
+        noise = log_noise.detach().exp().mean()
+        return LossParts(total, {"squared_error": share.mean(squared.detach()), "noise": noise})
+
+    def extra_repr(self) -> str:
+        """The options."""
+        return f"outputs={len(self.log_noise)}"
 
 
 class BCELoss(PointwiseLoss):

@@ -178,6 +178,24 @@ class Genotypes:
         values = np.array([value for _, value in read])
         return Genotypes(tuple(code), place[codes], ptr, values[codes])
 
+    @staticmethod
+    def one_after_another(parts: Sequence[Genotypes]) -> Genotypes:
+        """The experiments of several, those of the first one first.
+
+        >>> first, second = Genotypes.from_lists([["a", "b"]]), Genotypes.from_lists([["b"], ["c=0.5"]])
+        >>> list(Genotypes.one_after_another([first, second]))
+        [('a', 'b'), ('b',), ('c=0.5',)]
+        """
+        names = sorted({name for part in parts for name in part.names})
+        code = {name: i for i, name in enumerate(names)}
+        none = np.zeros(0, dtype=np.int32)
+        codes = [np.array([code[name] for name in part.names], dtype=np.int32)[part.codes] for part in parts]
+        size = np.concatenate([none, *(part.size for part in parts)])
+        values = [np.zeros(len(part.codes)) if part.values is None else part.values for part in parts]
+        dosed = any(part.values is not None for part in parts)
+        ptr = np.append(0, np.cumsum(size))
+        return Genotypes(names, np.concatenate([none, *codes]), ptr, np.concatenate(values) if dosed else None)
+
     def __len__(self) -> int:
         return len(self.ptr) - 1
 

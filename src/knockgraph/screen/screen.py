@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -86,6 +87,57 @@ class Screen:
             {name: {kind: v[rows] for kind, v in kinds.items()} for name, kinds in self.statistics.items()},
             (self.source_names, self.source_codes[rows]),
         )
+
+    @staticmethod
+    def join(screens: Mapping[str, Screen]) -> Screen:
+        """Several screens as one, to be trained together: their experiments one after another.
+
+        Each keeps its phenotypes as columns of its own, with its name in front, because screens differ in scale and
+        noise. An experiment has labels in the columns of its own screen, and none (NaN) in those of the others.
+
+        Args:
+            screens: Name → screen. Join resolved ones (:meth:`resolved`) where they may spell genes differently.
+
+        >>> first, second = Screen([["a"], ["b"]], {"fitness": [0.8, 0.9]}), Screen([["a"]], {"fitness": [5.0]})
+        >>> both = Screen.join({"one": first, "two": second})
+        >>> both.phenotypes["one_fitness"].tolist(), both.phenotypes["two_fitness"].tolist()
+        ([0.8, 0.9, nan], [nan, nan, 5.0])
+        """
+        if len(screens) < 2:
+            raise ScreenError(
+                f"{counted(len(screens), 'screen')} to join; give two or more, each with a name of its own"
+            )
+        for name in screens:
+            if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+                raise ScreenError(
+                    f"{name!r} cannot name a screen: use letters, digits and _, a letter first; it becomes a part of "
+                    "the names of columns"
+                )
+        total, start = sum(map(len, screens.values())), 0
+        phenotypes: dict[str, Floats] = {}
+        statistics: dict[str, dict[str, Floats]] = {}
+        sources: list[str] = []
+        codes: list[Ints] = []
+
+        def placed(values: Floats) -> Floats:
+            column = np.full(total, np.nan)
+            column[start : start + len(values)] = values
+            return column
+
+        for name, screen in screens.items():
+            for phenotype, values in screen.phenotypes.items():
+                column = f"{name}_{phenotype}"
+                if column in phenotypes:
+                    raise ScreenError(f"two columns would be called {column!r}; give a screen another name")
+                phenotypes[column] = placed(values)
+                kinds = screen.statistics.get(phenotype, {})
+                if kinds:
+                    statistics[column] = {kind: placed(statistic) for kind, statistic in kinds.items()}
+            codes.append(screen.source_codes + len(sources))
+            sources += [f"{name}: {source}" if source else name for source in screen.source_names]
+            start += len(screen)
+        genotypes = Genotypes.one_after_another([screen.genotypes for screen in screens.values()])
+        return Screen(genotypes, phenotypes, statistics, (sources, np.concatenate(codes)))
 
     def resolved(self, genes: CellGraph | GeneNames) -> Screen:
         """The same experiments with every gene under its systematic name.

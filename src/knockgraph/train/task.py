@@ -13,12 +13,13 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch import distributed as dist
 
-from knockgraph import losses
+from knockgraph import losses, registry
 from knockgraph.errors import ConfigError, GeneListMismatchError, PerturbationError, StrategyError
 from knockgraph.graph import CellGraph
 from knockgraph.losses import LossParts
 from knockgraph.models.graphed import GraphedModel, can_be_graphed
 from knockgraph.models.model import CellModel, Prediction
+from knockgraph.options import takes
 from knockgraph.phases import FORWARD, LOGGING, LOSS, MASKS, phase
 from knockgraph.screen import LabelTransform, PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
@@ -47,7 +48,10 @@ class Task(Predictor, LightningModule):
 
     def __init__(self, config: Config, graph: CellGraph, transform: LabelTransform) -> None:
         super().__init__(config, graph, transform)
-        self.loss = named("loss", losses.create, config.loss.name, **config.loss.options)
+        options = dict(config.loss.options)
+        if takes("outputs", registry.find("loss", config.loss.name)):
+            options.setdefault("outputs", len(self.phenotypes))
+        self.loss = named("loss", losses.create, config.loss.name, **options)
         self._check_loss()
         if config.trainer.precision == "64-true":
             self.double()  # the loss, too

@@ -169,13 +169,13 @@ class Baseline(ABC):
                 higher, the more probable 1.
         """
         self.classes = classes
-        training = _each_phenotype("training", screen, rows, values)
+        training = each_phenotype("training", screen, rows, values)
         if not all(len(y) for _, y in training):
             what = "there are no training labels" if len(training) == 1 else "a phenotype has no training label"
             raise LabelError(f"{what} to fit on; check the split")
         others: list[tuple[GenotypeRows, Floats]] = []
         if validation is not None:
-            others = _each_phenotype("validation", screen, *validation)
+            others = each_phenotype("validation", screen, *validation)
         self._each = [copy(self) for _ in training] if len(training) > 1 else ()
         for k, (one, (genotypes, y)) in enumerate(zip(self._each or (self,), training, strict=True)):
             # A phenotype may have no label in the validation part.
@@ -190,7 +190,7 @@ class Baseline(ABC):
         """Fit on other rows, usually those of the training and the validation part, with the settings that :meth:`fit`
         has chosen; arguments as there.
         """
-        training = _each_phenotype("training", screen, rows, values)
+        training = each_phenotype("training", screen, rows, values)
         for one, (genotypes, y) in zip(self._each or (self,), training, strict=True):
             self._check_doses(genotypes)
             one._fit_again(genotypes, y)
@@ -279,8 +279,15 @@ def unpacked(value: Any) -> Any:
     return value["array"].numpy() if isinstance(value, dict) and value.keys() == {"array"} else value
 
 
-def _each_phenotype(what: str, screen: BoundScreen, rows: Ints, values: Tensor) -> list[tuple[GenotypeRows, Floats]]:
-    """For each phenotype, the rows that have a label of it, and those labels."""
+def each_phenotype(what: str, screen: BoundScreen, rows: Ints, values: Tensor) -> list[tuple[GenotypeRows, Floats]]:
+    """For each phenotype, the rows that have a label of it, and those labels.
+
+    Args:
+        what: The part, for messages.
+        screen: The experiments.
+        rows: Positions in ``screen``.
+        values: Labels, ``[rows, phenotypes]``.
+    """
     genotypes = GenotypeRows.of(screen, rows)
     if values.dim() != 2 or len(values) != len(genotypes) or values.shape[1] == 0:
         raise BaselineError(f"the labels have shape {list(values.shape)}, but they need [{len(genotypes)}, phenotypes]")

@@ -12,8 +12,14 @@ from torch import Tensor
 
 from knockgraph.errors import BaselineError
 from knockgraph.graph import CellGraph
-from knockgraph.models.baselines.baseline import Floats, GenotypeRows, same_graph, sums
-from knockgraph.models.baselines.pair_model import Device, PairModel
+from knockgraph.models.baselines.baseline import (
+    Floats,
+    GenotypeRows,
+    same_graph,
+    sums,
+)
+from knockgraph.models.baselines.joint_pair_model import JointPairModel
+from knockgraph.models.baselines.pair_model import Device
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.measured import PairRows
 from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings, profile_kernel
@@ -55,7 +61,7 @@ class Choices:
     corrected: tuple[bool, ...] = ()
 
 
-class PairGP(PairModel):
+class PairGP(JointPairModel):
     r"""A Gaussian process over pairs, whose kernel combines similarity of interactions and proximity in the networks.
 
     With the residuals R that effects leave, filled by soft-impute where nothing was measured to :math:`F = V w V^\top`,
@@ -75,6 +81,9 @@ class PairGP(PairModel):
     is added (:class:`~knockgraph.models.kernels.beyond_pairs.TripleTerm`). An unseen gene is a mixture of seen ones by
     kernel ridge regression on :math:`K_\mathrm{net}`.
 
+    Several phenotypes, such as those of joined screens, each have effects, variance and noise of their own, and learn
+    from each other where that helps (:class:`~knockgraph.models.baselines.joint_pair_model.JointPairModel`).
+
     a, q and s of the second posterior, and the ridge, are chosen by the validation part where there is one, one after
     another from the defaults. The first posterior takes what was chosen, too, if that is better.
 
@@ -88,6 +97,7 @@ class PairGP(PairModel):
         scale_power: q (1.2).
         ridge: λ of unseen genes, by default chosen (0.2).
         device: Where it is fitted; ``auto``: on a GPU if there is one.
+        together: Whether phenotypes learn from each other.
     """
 
     needs_graph = True
@@ -103,8 +113,9 @@ class PairGP(PairModel):
         scale_power: float | None = None,
         ridge: float | None = None,
         device: Device = "auto",
+        together: bool = True,
     ) -> None:
-        super().__init__(device)
+        super().__init__(device, together)
         if weights not in ("learned", "mean"):
             raise BaselineError(f"weights is {weights!r}; use learned or mean")
         if network is not None and not 0 <= network <= 1:
@@ -144,7 +155,7 @@ class PairGP(PairModel):
 
     def _settle(self) -> None:
         super()._settle()
-        for one in self._each or (self,):
+        for one in (*self._each, *self._alone) or (self,):
             one._between = None
 
     _name = "pair-gp"
@@ -336,7 +347,8 @@ class PairGP(PairModel):
 
     def _similarities(self, genes: Ints) -> Similarities:
         chosen = torch.from_numpy(np.asarray(genes, dtype=np.int64))
-        return Similarities.of(self.graph, chosen, self.relations, self.features, self.device)
+        more = self._profiles_of_others(self.graph.num_genes)
+        return Similarities.of(self.graph, chosen, self.relations, self.features, self.device, more)
 
     def deviation(self, screen: BoundScreen, rows: Ints, samples: int = 32) -> Floats:
         """The posterior standard deviation of the sum of pairs of each row, without the error of a measurement.

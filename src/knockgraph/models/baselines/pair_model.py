@@ -20,7 +20,7 @@ from knockgraph.screen.ragged import Ints
 
 Device = Literal["auto", "cpu", "cuda"]
 EFFECT_RIDGE = 3.0
-_FEWEST = 30  # fewest validation rows for choosing a setting
+FEWEST = 30  # fewest validation rows for choosing a setting
 _GENES = 256  # unseen genes whose mixtures are computed at once
 
 
@@ -45,6 +45,7 @@ class PairModel(Baseline):
     """
 
     kept = ("constant", "effect", "seen", "place", "scores")
+    _alone: tuple[Self, ...] = ()  # of several phenotypes that learn from each other, each without the others
 
     def __init__(self, device: Device = "auto") -> None:
         if device not in ("auto", "cpu", "cuda"):
@@ -75,7 +76,7 @@ class PairModel(Baseline):
 
     def _settle(self) -> None:
         """Nothing will change any more: from now on mixtures and profiles are computed once for each gene."""
-        for one in self._each or (self,):
+        for one in (*self._each, *self._alone) or (self,):
             none = torch.zeros(0, len(one.seen), device=self.device)
             one._mixtures, one._drawn = Mixed(np.empty(0, dtype=np.int64), none, none), None
 
@@ -225,7 +226,7 @@ class PairModel(Baseline):
             return None
         genotypes, y = self.validation
         kept = np.flatnonzero((np.diff(genotypes.ptr) > 1) & (self.with_unseen(genotypes) == unseen))
-        return (genotypes.take(kept), y[kept]) if len(kept) >= _FEWEST else None
+        return (genotypes.take(kept), y[kept]) if len(kept) >= FEWEST else None
 
     def _score(self, rows: tuple[GenotypeRows, Floats]) -> float:
         """The correlation used for choosing; −1 if the prediction is constant."""

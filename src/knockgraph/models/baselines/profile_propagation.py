@@ -53,6 +53,7 @@ class ProfilePropagation(PairGP):
         correction: Whether to learn :math:`\delta`; it needs 1,000 genotypes of two genes.
         seed: Of the first weights of attention and correction.
         device: Where it is fitted; ``auto``: on a GPU if there is one.
+        together: Whether phenotypes learn from each other.
     """
 
     _name = "profile-propagation"
@@ -71,8 +72,9 @@ class ProfilePropagation(PairGP):
         correction: bool = True,
         seed: int = 0,
         device: Device = "auto",
+        together: bool = True,
     ) -> None:
-        super().__init__(graph, relations, features, ridge=ridge, device=device)
+        super().__init__(graph, relations, features, ridge=ridge, device=device, together=together)
         if method not in ("ridge", "attention", "both"):
             raise BaselineError(f"method is {method!r}; use ridge, attention or both")
         self.method = method

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +47,7 @@ class Similarities:
         relations: Sequence[str] | None = None,
         features: Sequence[str] | None = None,
         device: torch.device | str = "cpu",
+        more: Mapping[str, Tensor] = {},
     ) -> Similarities:
         """Those of some genes of a graph.
 
@@ -57,6 +58,7 @@ class Similarities:
             features: Names of the features; by default all but those that repeat the networks
                 (``degree``, ``spectral``, ``diffusion``).
             device: Where the work is done and the tables lie.
+            more: Features beside those of the graph, name → ``[num_genes, columns]``.
         """
         names: list[str] = []
         sharpness: list[float] = []
@@ -67,8 +69,9 @@ class Similarities:
                 sharpness.append(5.0)
                 tables.append(_unit(walks(graph.relations[name], genes, device)))
         given = [name for name in graph.features if name not in FEATURES]
-        for name in _chosen("feature", features, list(graph.features), given):
-            x = graph.features[name].to(device, torch.float32)
+        chosen = _chosen("feature", features, list(graph.features), given)
+        for name, feature in ({name: graph.features[name] for name in chosen} | dict(more)).items():
+            x = feature.to(device, torch.float32)
             names.append(name)
             sharpness.append(2.0)
             tables.append(_unit(x[genes]))
