@@ -242,6 +242,20 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path
     assert not (tmp_path / "out").exists()
 
 
+def test_a_screen_of_ones_own_may_be_a_table(planted: Path, tmp_path: Path) -> None:
+    screen = Screen.load(planted / "screen.parquet")
+    y = screen.phenotypes["gene_interaction"]
+    rows = "".join(f"{a};{b};{value!r}\n" for (a, b), value in zip(screen.genotypes, y.tolist(), strict=True))
+    (tmp_path / "table.csv").write_text("gene_a;gene_b;score\n" + rows, encoding="utf-8")
+    own, said = {"table": tmp_path / "table.csv", "screen": planted / "screen.parquet"}, []
+    options: dict[str, Any] = {"cell": planted / "cell.cellgraph", "models": ["mean"], "splits": ["random"], "seeds": 1}
+    assert run(tmp_path / "out", own=own, samples=5, say=said.append, **options) == []
+    found = json.loads((tmp_path / "out" / "benchmark.json").read_text())["tables"]
+    assert found[0]["experiments"] == found[1]["experiments"]
+    assert Screen.load(tmp_path / "out" / "data" / "own-table.parquet").phenotypes["score"].tolist() == y.tolist()
+    assert any(text.startswith("table: ") for text in said)
+
+
 def test_a_screen_of_ones_own_may_name_its_phenotype_as_it_likes(planted: Path, tmp_path: Path) -> None:
     """All cells of a screen whose only phenotype was not 'gene_interaction' failed."""
     cell, first = planted / "cell.cellgraph", Screen.load(planted / "screen.parquet")

@@ -1,4 +1,4 @@
-"""The files of the public screens, built once from the folder with the public data."""
+"""The files of screens: the public ones, built once from the folder with the public data, and tables of one's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 from knockgraph.sources.presets import build_graph, import_screen
 from knockgraph.sources.source import GraphOptions, ScreenOptions, Table
+from knockgraph.sources.table_layout import TableOptions
+from knockgraph.sources.tables import read_table
 from knockgraph.train.predictor import Say
 
 _TABLES: dict[str, dict[str, Table]] = {
@@ -38,3 +40,22 @@ def build(screens: Sequence[str], raw: Path, folder: Path, say: Say) -> None:
                 say(f"importing {path}")
                 found, _ = import_screen(screen, raw, ScreenOptions(table=table))
                 found.save(path)
+
+
+def as_screen_file(name: str, path: Path, folder: Path, say: Say) -> Path:
+    """A screen file of one's own, or one that is made of a table.
+
+    Args:
+        name: Of the screen.
+        path: A screen file (Parquet), or a table as people have them (text or Excel).
+        folder: Where a file that is made goes.
+        say: Told how a table was understood.
+    """
+    if path.suffix == ".parquet":
+        return path
+    screen, reading = read_table(path, TableOptions())
+    say(f"{name}: {reading}")
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / f"own-{name}.parquet"
+    screen.save(made)
+    return made

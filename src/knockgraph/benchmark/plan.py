@@ -88,6 +88,12 @@ def known_screens(folder: Path) -> dict[str, BenchmarkScreen]:
     }
 
 
+def check_name(name: str) -> None:
+    """Refuse the name of a screen that cannot be that of a folder."""
+    if not re.fullmatch(r"[\w.-]+", name) or set(name) == {"."}:
+        raise ConfigError(f"--own {name!r}: the name of a screen has letters, digits, dots, - and _ only")
+
+
 def own_screen(name: str, cell: Path, screen: Path, more: Sequence[str] = ()) -> BenchmarkScreen:
     """A screen of pairs of one's own.
 
@@ -97,8 +103,6 @@ def own_screen(name: str, cell: Path, screen: Path, more: Sequence[str] = ()) ->
         screen: Its file.
         more: Overrides for all cells; those that name a phenotype choose it.
     """
-    if not re.fullmatch(r"[\w.-]+", name) or set(name) == {"."}:
-        raise ConfigError(f"--own {name!r}: the name of a screen has letters, digits, dots, - and _ only")
     files = (f"data.cell={quoted(str(cell))}", f"data.screen={quoted(str(screen))}")
     chosen = any(word.startswith("data.phenotype") for word in more)
     words = ("data=interactions", *files, "data.missing=drop", *(() if chosen else _phenotype(name, screen)))

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from knockgraph.benchmark.cells import run_all
-from knockgraph.benchmark.files import build
-from knockgraph.benchmark.plan import BenchmarkScreen, Cell, cells, known_screens, own_screen
+from knockgraph.benchmark.files import as_screen_file, build
+from knockgraph.benchmark.plan import BenchmarkScreen, Cell, cells, check_name, known_screens, own_screen
 from knockgraph.benchmark.summary import SAMPLES, summary
 from knockgraph.errors import ConfigError, KnockgraphError
 from knockgraph.files import atomic_write, write_json
@@ -41,7 +41,7 @@ def run(
         folder: For cells, data and tables.
         raw: The folder with the public files, for public screens that were not built before.
         screens: Names of public screens, or ``demo``.
-        own: Name → screen file of pairs.
+        own: Name → screen of pairs, a file or a table.
         cell: The cell graph of ``own``.
         models: Rows, see :func:`knockgraph.benchmark.plan.cells`.
         splits: Names; empty: all.
@@ -52,13 +52,18 @@ def run(
         samples: Of the bootstrap.
         say: Told what happens.
     """
-    chosen = _screens(folder / "data", screens or (), own or {}, cell, more)
+    if own and cell is None:
+        raise ConfigError("--own needs --cell FILE, the cell graph of your screen")
+    for name in own or {}:
+        check_name(name)
+    own = {name: as_screen_file(name, path, folder / "data", say) for name, path in (own or {}).items()}
+    chosen = _screens(folder / "data", screens or (), own, cell, more)
     public = [screen.name for screen in chosen if screen.name in (screens or ()) and screen.name != "demo"]
     if public and raw is None and not (folder / "data" / "yeast-clean.cellgraph").exists():
         raise ConfigError("public screens need --from DIR, the folder with their files; or measure --screen demo")
     words = [*more, *([] if permute == "none" else [f"data.permute={permute}"])]
     wanted = cells(chosen, models, splits, range(seeds), words)
-    for name in own or {}:
+    for name in own:
         _refuse_unreadable(name, next(cell for cell in wanted if cell.screen == name))
     if public and raw is not None:
         build(public, raw, folder / "data", say)
@@ -97,8 +102,6 @@ def _screens(
                 f"--screen {name!r}: there is no such screen{did_you_mean(name, known)}; use {', '.join(known)}, or "
                 "--own NAME=FILE"
             )
-    if own and cell is None:
-        raise ConfigError("--own needs --cell FILE, the cell graph of your screen")
     return [
         *(known[name] for name in names),
         *(own_screen(name, cell, path, more) for name, path in own.items() if cell),

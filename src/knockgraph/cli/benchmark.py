@@ -21,7 +21,7 @@ def benchmark(
     ] = None,
     own: Annotated[
         list[str] | None,
-        typer.Option(help="A screen of pairs of your own, NAME=SCREEN.parquet; needs --cell; repeatable."),
+        typer.Option(help="A screen of pairs of your own, NAME=FILE, a screen or a table; needs --cell; repeatable."),
     ] = None,
     cell: Annotated[Path | None, typer.Option(help="The cell graph of your own screens.")] = None,
     model: Annotated[
@@ -57,7 +57,7 @@ def benchmark(
     for text in own or ():
         name, equals, path = text.partition("=")
         if not equals:
-            raise ConfigError(f"--own {text!r} is not NAME=SCREEN.parquet; give your screen a name for the tables")
+            raise ConfigError(f"--own {text!r} is not NAME=FILE; give your screen a name for the tables")
         owned[name] = Path(path)
     problems = run(
         output,
