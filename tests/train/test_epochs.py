@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from training_runs import QUIET
 
@@ -9,7 +10,10 @@ import knockgraph as kg
 from knockgraph.run import train
 from knockgraph.train import checkpoints
 from knockgraph.train.config import compose, load
+from knockgraph.train.data import TrainingData
 from knockgraph.train.plain_config import compose_plain
+from knockgraph.train.run import _announce
+from knockgraph.train.task import Task
 from knockgraph.train.trainer import set_epochs
 
 
@@ -59,3 +63,26 @@ def test_the_model_of_the_demo_on_a_large_cell(tmp_path: Path, monkeypatch: pyte
         train(compose_plain([*words, "trainer.max_steps=1", f"run_dir={tmp_path}/{most}"]), say=said[most].append)
     note = "note: model=hetero-small is made for cells of a few hundred genes; for 360 genes try model=hetero-fast"
     assert [note in said[most] for most in (360, 361)] == [True, False]
+
+
+def test_a_screen_of_pairs_names_the_model_that_is_best_on_pairs(tmp_path: Path) -> None:
+    """The default model of one's own data is that of the demo."""
+    screen = kg.demo_screen(3_000)
+    pairs = screen.take(np.flatnonzero(screen.genotypes.size == 2))
+    kg.demo_cell().save(tmp_path / "a.cellgraph")
+    notes = []
+    for k, (table, words) in enumerate(
+        [
+            (pairs, ["model=additive"]),
+            (pairs, ["model=additive", "trainer.baselines=[mean,profile-propagation]"]),
+            (pairs, ["model=mean"]),
+            (screen, ["model=additive"]),
+        ]
+    ):
+        table.save(tmp_path / f"{k}.parquet")
+        files = [f"data.cell={tmp_path}/a.cellgraph", f"data.screen={tmp_path}/{k}.parquet", f"run_dir={tmp_path}/{k}"]
+        said: list[str] = []
+        data = TrainingData.from_config(config := compose_plain([*QUIET, *files, *words]))
+        _announce(config, data, Task(config, data.graph, data.transform), tmp_path, said.append)
+        notes.append(sum("model=profile-propagation, which data=interactions chooses" in line for line in said))
+    assert notes == [1, 0, 0, 0]

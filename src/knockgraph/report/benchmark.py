@@ -52,6 +52,7 @@ def _tables(result: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
     found = []
     for one in result["tables"]:
         title = f"{one['screen']}, {one['split']}: {_SCORES[one['score']]}"
+        timed = all(row["seconds"] is not None for row in one["rows"])
         rows = [
             [
                 row["model"] + (" *" if row["default"] else ""),
@@ -59,11 +60,12 @@ def _tables(result: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
                 _number(row["mean"]["value"], bold=row["model"] == one["best"]),
                 _interval(row["mean"]),
                 "–" if row["less_than_best"] is None else _difference(row["less_than_best"]),
-                f"{row['seconds']:.0f} s",
+                *([f"{row['seconds']:.0f} s"] if timed else []),
             ]
             for row in one["rows"]
         ]
-        found.append((title, ["model", "seeds", "mean", "95 % interval", "behind the best", "fit"], rows))
+        headings = ["model", "seeds", "mean", "95 % interval", "behind the best", *(["fit"] if timed else [])]
+        found.append((title, headings, rows))
     return found
 
 

@@ -63,6 +63,7 @@ Watch = Callable[[Config, pl.Trainer, int, Path], None]
 """Adds timers to a trainer that is about to fit, given the number of training samples and the run directory."""
 Finish = Callable[[Config, TrainingData, Task, Path, float, Say], None]
 """Tests and reports a trained task, given the run directory and the seconds that the training took."""
+_ENOUGH_PAIRS = 1000  # for models that are fitted to pairs
 
 
 def fit(
@@ -401,6 +402,18 @@ def _write_directory(config: Config, data: TrainingData, directory: Path, with_s
     replace(data.split, labels_hash=data.bound.labels_hash).save(directory / "data.split")
 
 
+def _mostly_pairs(config: Config, data: TrainingData) -> str | None:
+    """That another model was better on such a screen, if it is one of pairs and that model is not compared anyway."""
+    told = models.is_fitted(config.model.name) or "profile-propagation" in config.trainer.baselines
+    pairs = int((data.bound.num_perturbed == 2).sum())
+    if told or config.task != "regression" or pairs < max(_ENOUGH_PAIRS, 0.9 * len(data.bound)):
+        return None
+    return (
+        "nearly all genotypes of this screen have two genes; on real screens of pairs model=profile-propagation, which "
+        "data=interactions chooses, was ahead"
+    )
+
+
 def _announce(config: Config, data: TrainingData, task: Task, directory: Path, say: Say) -> None:
     sizes = ", ".join(f"{part} {len(rows):,}" for part, rows in data.rows.items())
     of_part = parameter_counts(task.model)
@@ -419,7 +432,7 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     else:
         say(f"model {config.model.name}: {parameters}; strategy {config.strategy.name}: {memory}")
     small = too_small(config.model.name, config.model.options, data.graph.num_genes)
-    for note in filter(None, (small, task.approximation)):
+    for note in filter(None, (small, _mostly_pairs(config, data), task.approximation)):
         say(f"note: {note}")
     for term in task.unused_terms:
         say(f"note: the loss {config.loss.name} leaves out the {term} term of {config.model.name}")
