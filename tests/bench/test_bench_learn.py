@@ -36,7 +36,7 @@ def learn(*given: str, variants: dict[str, Variant] = ADDITIVE, epochs: int = 1,
 def test_the_command(tmp_path: Path) -> None:
     words = ["bench", "learn", "--scale", "demo", "--experiments", "200", "--batch-size", "16", "--epochs", "2"]
     words += ["--variant", "own [1]: model=additive optimizer.lr=0.1", "--variant", "zero: model=constant"]
-    words += ["--variant", "bad: model=hetero-pairs", "--baseline", "additive"]
+    words += ["--variant", "bad: model=hetero-pairs model.options.input.similar=diffusion", "--baseline", "additive"]
     words += ["--baseline", "mean", "--goal", "-1", "--validate-every", "4"]
     words += ["--json", str(tmp_path / "l.json"), "--html", str(tmp_path / "l.html"), "--keep", str(tmp_path / "runs")]
     shown = CliRunner().invoke(app, words)
@@ -141,7 +141,9 @@ def test_refused_before_anything_is_done(words: list[str], message: str) -> None
 
 def test_nothing_could_be_trained() -> None:
     words = ["bench", "learn", "--experiments", "50", "--baseline", "mean"]
-    shown = CliRunner().invoke(app, [*words, "--variant", "bad: model=hetero-pairs"])
+    shown = CliRunner().invoke(
+        app, [*words, "--variant", "bad: model=hetero-pairs model.options.input.similar=diffusion"]
+    )
     assert str(shown.exception).startswith("no variant could be trained; bad: ")
 
 

@@ -23,7 +23,7 @@ STEPS = ["--channels", "8", "--layers", "1", "--only", "hetero", "--only", "meta
 SMALL = [*LEAST, "model=hetero-small", "model.options.channels=8", "model.options.messages.layers=1"]
 GENES = ["--genes", "+".join(kg.demo_cell().genes.names[:2])]
 LEARN = ["--experiments", "200", "--epochs", "1", "--batch-size", "16", "--baseline", "additive", "--variant"]
-LEARN += ["learner: model=additive", "--variant", "bad: model=hetero-pairs"]
+LEARN += ["learner: model=additive", "--variant", "bad: model=hetero-pairs model.options.input.similar=diffusion"]
 # Case → the commands, and the pages that they make with how many pictures each has.
 CASES: dict[str, tuple[list[list[str]], dict[str, int]]] = {
     "training": (

@@ -323,6 +323,8 @@ def _run(config: Config, data: TrainingData, clock: Clock) -> tuple[dict[str, An
     set_epochs(config, len(data.rows["train"]))
     task = make_task(config, data.graph, data.transform)
     task.model.set_known(data.deleted("train"))
+    parts = [(data.rows[part], data.targets(part)) for part in ("train", "val")]
+    task.model.prepare(data.bound, *parts[0], parts[1], data.classes)
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / "config.yaml") as part:
         part.write_text(dump(config), encoding="utf-8")

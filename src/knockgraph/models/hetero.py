@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any, Literal, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,9 @@ from knockgraph.models.hetero_options import (
     one_of,
 )
 from knockgraph.models.model import CellModel, Prediction
+from knockgraph.models.profile_states import profile_states
 from knockgraph.models.relation_choice import relation_choice
+from knockgraph.models.similar_genes import similarities
 from knockgraph.nn.attention_pooling import AttentionPooling
 from knockgraph.nn.conv.by_name import relation_conv
 from knockgraph.nn.gene_input import GeneInput
@@ -33,6 +35,10 @@ from knockgraph.nn.relation_aggregation import relation_aggregation
 from knockgraph.ops import at_least_float32
 from knockgraph.screen import PerturbationBatch
 from knockgraph.strategies import PerturbedGraphs
+
+if TYPE_CHECKING:
+    from knockgraph.screen import BoundScreen
+    from knockgraph.screen.ragged import Ints
 
 LATER_LAYERS = 0.1
 """Initial scale of what the layers after the first add to the states: at 1 three layers learn less (docs/learn.md)."""
@@ -94,8 +100,10 @@ class HeteroCellModel(CellModel):
         self.relations = relation_choice(graph, messages.relations)
         self.readout = readout
         self.exact = readout.wild_type == "column"
-        norm = normalised(messages.residual, readout.local) if input.norm is None else input.norm
-        self.input = GeneInput(graph, channels, **vars(replace(input, norm=norm)))
+        self.input = self._gene_input(graph, channels, input, normalised(messages.residual, readout.local))
+        self._first_states: Callable[[BoundScreen, Ints, Tensor], Tensor] | None = None
+        if input.profiles:
+            self._first_states = lambda screen, rows, values: profile_states(graph, screen, rows, values, channels)
         self.layers = nn.ModuleList(
             self._layer(channels, heads, messages, kernels, first=number == 0) for number in range(messages.layers)
         )
@@ -127,6 +135,16 @@ class HeteroCellModel(CellModel):
             # Part of a checkpoint: a run resumed in the middle of an epoch continues with the same wild type.
             self.register_buffer("x_wild_type", torch.zeros(graph.num_genes, channels))
             self.register_buffer("z_wild_type", torch.zeros(len(sizes), 1, channels))
+
+    @staticmethod
+    def _gene_input(graph: CellGraph, channels: int, options: InputOptions, normalised: bool) -> GeneInput:
+        if options.profiles and not options.embedding:
+            raise ModelError("input.profiles=true lets embeddings start, but input.embedding=false; change one of them")
+        given = {key: value for key, value in vars(options).items() if key != "profiles"}
+        given["norm"] = normalised if options.norm is None else options.norm
+        if options.similar is not None and options.embedding:
+            given["similar"] = similarities(graph, options.similar)
+        return GeneInput(graph, channels, **given)
 
     def _layer(self, channels: int, heads: int, messages: MessageOptions, kernels: str, first: bool) -> HeteroLayer:
         number, typed = len(self.relations), messages.merge == "typed"
@@ -274,6 +292,14 @@ class HeteroCellModel(CellModel):
     def set_known(self, genes: Tensor) -> None:
         """See :class:`CellModel`."""
         self.input.set_known(genes)
+
+    def prepare(
+        self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
+    ) -> None:
+        """See :class:`CellModel`: with ``input.profiles`` the embeddings start from those of the training rows."""
+        del validation, classes
+        if self._first_states is not None:
+            self.input.add_to_embedding(self._first_states(screen, rows, values))
 
     @torch.no_grad()
     def refresh_wild_type(self, view: PerturbedGraphs) -> None:

@@ -18,7 +18,13 @@ class InputOptions:
         embedding: Whether genes have a learned embedding.
         features: Names of the graph's gene features to use beside, or instead of, the embedding.
         embedding_dropout: Share of the genes that do without an embedding of their own in a training step.
-        similar: Name of the feature by which genes borrow embeddings from similar genes.
+        similar: By what genes borrow embeddings from similar genes: the name of a feature; a list of names of networks
+            and features (:class:`~knockgraph.models.kernels.similarity.Similarities`), of which each has a learned
+            weight; or ``all`` of them but the features that repeat the networks (``degree``, ``spectral``,
+            ``diffusion``). A list takes memory for ``num_genes²`` numbers per name, a feature with more than 50 columns
+            for twice as many.
+        profiles: Whether embeddings start from interaction profiles of the training part, see
+            :func:`~knockgraph.models.profile_states.profile_states`.
         norm: Whether the input is normalised; by default see :func:`normalised`.
     """
 
@@ -26,7 +32,8 @@ class InputOptions:
     embedding: bool = True
     features: Sequence[str] = ()
     embedding_dropout: float = 0.0
-    similar: str | None = None
+    similar: str | Sequence[str] | None = None
+    profiles: bool = False
     norm: bool | None = None
 
 

@@ -32,11 +32,10 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "messages": {"layers": 1, "conv": "gin", "mlp_layers": 2, "aggregation": "pairwise", "residual": True},
             "readout": {"local": "pairs", "combine": "sum", "local_first": 0.67},
         },
-        # Screens of pairs, also with genes that were never deleted before (docs/results.md); needs a feature:
-        # knockgraph graph build --features diffusion
+        # Screens of pairs, also with genes that were never deleted before (docs/results.md).
         "pairs": {
             "channels": 64,
-            "input": {"similar": "diffusion", "embedding_dropout": 0.2},
+            "input": {"similar": "all", "profiles": True, "embedding_dropout": 0.2},
             # The local predictor sees the states before the only layer.
             "messages": {"layers": 1, "conv": "gin", "mlp_layers": 2, "aggregation": "mean", "residual": False},
             "readout": {"local": "pairs", "local_states": "first", "dropout": 0.1, "combine": "sum"},

@@ -29,6 +29,7 @@ class ResidualModel(CellModel):
     sees the prediction of a base that was fitted without it (out of fold): one that has seen its label would leave
     nothing to learn, or the wrong thing. Folds hold out genotypes; where most validation genotypes have a gene that no
     training genotype deletes, they hold out genes. The base alone is one of the states that validation chooses from.
+    The correction is not prepared (:meth:`CellModel.prepare`): a hetero model in it does not start from profiles.
 
     Args:
         graph: The cell graph.

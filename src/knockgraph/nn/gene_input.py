@@ -34,9 +34,13 @@ class GeneInput(nn.Module):
 
     .. math:: e_g = \sum_{h\ \mathrm{known}} \mathrm{softmax}_h\bigl(T \cos(s_g, s_h)\bigr)\, e_h, \qquad h \neq g,
 
-    by a feature s, with a learned T. ``embedding_dropout`` makes some known genes borrow in every training step, so
-    that the model learns with embeddings such as it will meet; without ``similar`` their e is 0, and only the features
-    f tell them apart. Borrowing takes memory for ``num_genes²`` numbers.
+    by a feature s, with a learned T; or by several similarities c, with a learned weight of each,
+
+    .. math:: e_g = \sum_{h\ \mathrm{known}} \mathrm{softmax}_h\Bigl(\sum_r T_r\, c_r(g, h)\Bigr)\, e_h, \quad h \neq g.
+
+    ``embedding_dropout`` makes some known genes borrow in every training step, so that the model learns T, and to
+    predict with embeddings such as it will meet; without ``similar`` their e is 0, and only the features f tell them
+    apart. Borrowing takes memory for a few times ``num_genes²`` numbers, and for that many of each similarity.
 
     Args:
         graph: The cell graph.
@@ -44,7 +48,8 @@ class GeneInput(nn.Module):
         embedding: Whether there is a learned embedding e.
         features: Names of the graph's features to use as f.
         embedding_dropout: Share of the genes that do without an e of their own in a training step.
-        similar: Name of the feature s, or ``None``: nothing is borrowed.
+        similar: Name of the feature s; or similarities c, ``[similarities, num_genes, num_genes]``, which belong to the
+            cell graph and are not part of a checkpoint; or ``None``: nothing is borrowed.
         norm: Whether there is a LayerNorm. Without one, weight decay keeps the states of genes small of which little is
             known, so that with a residual path the layers, which are shared by all genes, do most of the work. A
             LayerNorm makes all states equally large, and the embeddings soon fit the noise.
@@ -58,6 +63,7 @@ class GeneInput(nn.Module):
 
     features: Tensor | None
     direction: Tensor | None
+    similarity: Tensor | None
     known: Tensor
 
     def __init__(
@@ -67,7 +73,7 @@ class GeneInput(nn.Module):
         embedding: bool = True,
         features: Sequence[str] = (),
         embedding_dropout: float = 0.0,
-        similar: str | None = None,
+        similar: str | Tensor | None = None,
         norm: bool = True,
     ) -> None:
         super().__init__()
@@ -78,9 +84,10 @@ class GeneInput(nn.Module):
                 "and something to use instead: features=[…] or similar=…"
             )
         if similar is not None and not embedding:
-            raise ModelError(f"similar={similar!r} borrows embeddings, but embedding=False")
+            raise ModelError("similar=… borrows embeddings, but embedding=False; leave one of them out")
         self.embedding_dropout = embedding_dropout
-        unknown = [name for name in (*features, similar) if name is not None and name not in graph.features]
+        asked = (*features, similar) if isinstance(similar, str) else features
+        unknown = [name for name in asked if name not in graph.features]
         if unknown:
             known = ", ".join(graph.features) or "none"
             makes = "; knockgraph graph build --features makes it" if unknown[0] in FEATURES else ""
@@ -92,9 +99,14 @@ class GeneInput(nn.Module):
         self.register_buffer("features", None if given is None else _standardised(given).float(), persistent=False)
         self.project = None if given is None else nn.Linear(given.shape[1], channels, bias=False)
         self.register_buffer("direction", None, persistent=False)
+        self.register_buffer("similarity", None, persistent=False)
+        self.borrows = similar is not None
         if similar is not None:
-            self.direction = nn.functional.normalize(graph.features[similar].float(), dim=1)
-            self.sharpness = nn.Parameter(torch.empty(()))
+            if isinstance(similar, str):
+                self.direction = nn.functional.normalize(graph.features[similar].float(), dim=1)
+            else:
+                self.similarity = similar
+            self.sharpness = nn.Parameter(torch.empty(() if isinstance(similar, str) else len(similar)))
             self.register_buffer("known", torch.ones(graph.num_genes, dtype=torch.bool))
         self.first = nn.Linear(channels, channels)
         self.second = nn.Linear(channels, channels)
@@ -108,8 +120,8 @@ class GeneInput(nn.Module):
             nn.init.normal_(self.embedding, std=self.start)
         if self.project is not None:
             nn.init.normal_(self.project.weight, std=self.start / math.sqrt(self.project.in_features))
-        if self.direction is not None:
-            nn.init.constant_(self.sharpness, math.log(_SHARPNESS))
+        if self.borrows:
+            nn.init.constant_(self.sharpness, math.log(_SHARPNESS / self.sharpness.numel()))
         self.first.reset_parameters()
         nn.init.zeros_(self.second.weight)
         nn.init.zeros_(self.second.bias)
@@ -118,18 +130,24 @@ class GeneInput(nn.Module):
 
     def set_known(self, genes: Tensor) -> None:
         """Say which genes training samples delete, bool [num_genes]; all are taken to be known until then."""
-        if self.direction is not None and bool(genes.any()):
+        if self.borrows and bool(genes.any()):
             self.known.copy_(genes)
+
+    @torch.no_grad()
+    def add_to_embedding(self, states: Tensor) -> None:
+        """Let the embeddings start from ``states``, ``[num_genes, channels]``, beside their random start."""
+        assert self.embedding is not None
+        self.embedding.add_(states)
 
     def forward(self) -> Tensor:
         u: Tensor | None = self.embedding
         if u is not None:
-            own = self.known if self.direction is not None else None
+            own = self.known if self.borrows else None
             if self.training and self.embedding_dropout > 0:
                 stays = torch.rand(len(u), device=u.device) >= self.embedding_dropout
                 own = stays if own is None else own & stays
             if own is not None:
-                instead = u.new_zeros(()) if self.direction is None else self._borrowed(u)
+                instead = self._borrowed(u) if self.borrows else u.new_zeros(())
                 u = torch.where(own.unsqueeze(1), u, instead)
         if self.project is not None:
             projected = self.project(self.features)
@@ -138,9 +156,12 @@ class GeneInput(nn.Module):
         return x
 
     def _borrowed(self, embedding: Tensor) -> Tensor:
-        assert self.direction is not None
         with torch.autocast(embedding.device.type, enabled=False):
-            closeness = self.sharpness.exp() * (self.direction @ self.direction.t())
+            if self.similarity is None:
+                assert self.direction is not None
+                closeness = self.sharpness.exp() * (self.direction @ self.direction.t())
+            else:
+                closeness = torch.tensordot(self.sharpness.exp(), self.similarity, 1)
             nobody = ~self.known | torch.eye(len(embedding), dtype=torch.bool, device=embedding.device)
             share: Tensor = closeness.masked_fill(nobody, torch.finfo(closeness.dtype).min).softmax(1)
             return share @ embedding
