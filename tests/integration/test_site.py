@@ -1,6 +1,7 @@
 """The docs site builds strictly, without the network, and loads nothing from elsewhere."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -129,3 +130,14 @@ def test_example_tables_are_what_the_script_writes(tmp_path: Path) -> None:
     for file in written:
         kept = ROOT / "docs" / "example" / file.relative_to(tmp_path)
         assert file.read_text() == kept.read_text(), f"{kept.name}: run docs/tools/example.py"
+
+
+def test_results_are_what_the_benchmark_wrote() -> None:
+    figures = json.loads((ROOT / "docs" / "results.json").read_text(encoding="utf-8"))
+    shown = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert tool("results").page(shown, figures) == shown, "results.md: run docs/tools/results.py"
+    means = [row["mean"]["value"] for table in figures["tables"] for row in table["rows"] if row["default"]]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pearson, precision = means[:4], means[5::2]
+    for value in (*pearson, *precision):
+        assert f"**{value:.3f}**" in readme, f"README.md: {value:.3f} is missing"

@@ -64,8 +64,10 @@ class JointPairModel(PairModel):
         self._alone = tuple(self._each)
         training = each_phenotype("training", screen, rows, values)
         held_out = each_phenotype("validation", screen, *validation)
-        names = screen.phenotype_types
-        self._each = [self._better(k, names, training[k], held_out[k]) for k in range(len(names))]
+        every = range(len(training))
+        told = screen.phenotype_types  # of the screen; the labels may be others
+        names = told if len(told) == len(training) else [f"phenotype {k}" for k in every]
+        self._each = [self._better(k, names, training[k], held_out[k]) for k in every]
         self._settle()
         return self
 
