@@ -242,6 +242,18 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path
     assert not (tmp_path / "out").exists()
 
 
+def test_a_row_with_many_overrides_has_a_folder(planted: Path, tmp_path: Path) -> None:
+    """The name of its folder was too long for the file system, which ended the whole benchmark."""
+    keys = ["lr=0.001", "weight_decay=0.001", "betas=[0.9,0.999]"]
+    long = "soft-impute " + " ".join(f"optimizer.{key}" for key in keys) + " trainer.checkpoint_every_n_steps=100" * 6
+    rows = [long, f"{long} optimizer.lr=0.002"]
+    places = {Cell("a", "random", 0, row, ()).place for row in rows}
+    assert len(places) == 2
+    assert all(len(place.name) < 200 for place in places)
+    means, _, _ = measured(tmp_path, planted, models=(*rows, "soft-impute"))
+    assert means["random", long] == means["random", "soft-impute"]
+
+
 def test_a_screen_of_ones_own_may_be_a_table(planted: Path, tmp_path: Path) -> None:
     screen = Screen.load(planted / "screen.parquet")
     y = screen.phenotypes["gene_interaction"]

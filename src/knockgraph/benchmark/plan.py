@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ PAIRS = ("additive", "low-rank", "boosting", "smoothing", "soft-impute", "pair-g
 """Models of a screen of pairs, unless others are named."""
 _UNSEEN = ("data.split.kind=unseen-genes", "data.split.unseen=any")
 _CALLS = "data.call_signs=both"
+_LONGEST = 150  # characters of a folder's name; most file systems take 255 bytes
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,11 @@ class Cell:
 
     @property
     def place(self) -> Path:
-        """The folder of the cell, below that of all cells."""
-        return Path(self.screen) / self.split / f"seed{self.seed}" / re.sub(r"[^\w.=-]+", "-", self.model).strip("-")
+        """The folder of the cell, below that of all cells; a long row has the start of its name, and a hash."""
+        name = re.sub(r"[^\w.=-]+", "-", self.model).strip("-")
+        if len(name) > _LONGEST:
+            name = f"{name[:_LONGEST]}-{hashlib.sha256(self.model.encode()).hexdigest()[:12]}"
+        return Path(self.screen) / self.split / f"seed{self.seed}" / name
 
 
 def known_screens(folder: Path) -> dict[str, BenchmarkScreen]:
