@@ -15,9 +15,10 @@ from same_run import differences
 from test_ddp import start
 from training_runs import QUIET, Started, config
 
-from knockgraph.report import training
 from knockgraph.run import train
 from knockgraph.train import checkpoints, moments
+
+pytestmark = pytest.mark.usefixtures("no_page")
 
 HOOKS = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
 # Four steps an epoch, three epochs. AdamW's rate is so large that the plateau and the early stop come.
@@ -81,12 +82,6 @@ def run(directory: Path, *options: str) -> Path:
 
 
 Whole = Callable[[str], tuple[Path, list[str]]]
-
-
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pictures take longer than these runs."""
-    monkeypatch.setattr(training, "write_report", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from knockgraph.train.checkpoints import LAST, load, save
 from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task, cosine_factor, optimizer_steps, restart_factor
 
+pytestmark = pytest.mark.usefixtures("no_page")
+
 HETERO = ["model=hetero-small", "model.options.channels=4", "model.options.messages.layers=2"]
 Run = Callable[..., Path]
 
