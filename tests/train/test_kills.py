@@ -147,7 +147,7 @@ def test_killed_again_and_again(seed: int, whole: Whole, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", [checkpoints.NEXT, checkpoints.PREVIOUS, checkpoints.LAST])
-@pytest.mark.parametrize("save", [1, 2, 9, 15])  # 15: the end of the run
+@pytest.mark.parametrize("save", [1, 2, pytest.param(9, marks=pytest.mark.full), 15])  # 15: the end of the run
 def test_killed_while_a_checkpoint_takes_its_place(target: str, save: int, whole: Whole, tmp_path: Path) -> None:
     """Before it has a name, before the last becomes the previous, and when there is no last."""
     expected, _ = whole("every step")
