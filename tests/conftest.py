@@ -47,6 +47,12 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process draw no report: its pictures take longer than so small a run."""
+    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
+
+
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real browser for the tests of pages; each opens tabs of its own."""

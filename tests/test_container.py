@@ -614,13 +614,13 @@ def kill_while_saving(seed: int, folder: Path) -> None:
     assert CellGraph.load(target) == expected[0]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0])
 def test_kill_while_saving(seed: int, tmp_path: Path) -> None:
     kill_while_saving(seed, tmp_path)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(3, 23))
+@pytest.mark.parametrize("seed", range(1, 23))
 def test_kill_while_saving_full(seed: int, tmp_path: Path) -> None:
     kill_while_saving(seed, tmp_path)
 

@@ -25,6 +25,8 @@ from knockgraph.models.any_module import AnyModule
 from knockgraph.run import train
 from knockgraph.train.keywords import config_of
 
+pytestmark = pytest.mark.usefixtures("no_page")
+
 Command = Callable[..., tuple[str, str]]
 GRAPH = kg.demo_cell()
 SCREEN = kg.demo_screen(240)

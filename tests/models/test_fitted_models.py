@@ -131,7 +131,9 @@ def test_a_fitted_model_is_a_run_like_any_other(tmp_path: Path) -> None:
         train(compose([*words[:2], f"run_dir={tmp_path}/two", "trainer.devices=2"]), said.append)
 
 
-@pytest.mark.parametrize("name", ["boosting", "pair-gp", "profile-propagation"])
+# What a second fit of the propagation keeps is also in test_pair_kernels.py, on fewer genes.
+@pytest.mark.parametrize("name", ["boosting", "pair-gp", pytest.param("profile-propagation", marks=pytest.mark.full)])
+@pytest.mark.usefixtures("no_page")
 def test_a_model_is_fitted_again_on_both_parts(name: str, tmp_path: Path) -> None:
     """The validation part chooses first; its scores and the intervals are those of the first fit."""
     words = [f"model={name}", "data.experiments=700", "data.split.kind=unseen-genes", "trainer.baselines=[additive]"]

@@ -26,19 +26,21 @@ def model_on(kernels: str, **options: Any) -> models.CellModel:
     return model.to(DEVICE)
 
 
+FULL = pytest.mark.full  # of these, tests/ops compares the kernel alone in the fast tier
+
+
 @needs_triton
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"messages.aggregation": "attention"},
-        {"messages.aggregation": "sum", "messages.norm": False},
-        {"messages.aggregation": "sum", "channels": 32},
-        {"messages.conv": "sage", "messages.aggregation": "mean"},
-        {"messages.conv": "gcn", "messages.aggregation": "mean"},
-        {"messages.conv": "gatv2", "messages.aggregation": "sum"},
+        pytest.param({}, id="pairwise"),
+        pytest.param({"messages.aggregation": "attention"}, id="attention", marks=FULL),
+        pytest.param({"messages.aggregation": "sum", "messages.norm": False}, id="sum"),
+        pytest.param({"messages.aggregation": "sum", "channels": 32}, id="pooling"),
+        pytest.param({"messages.conv": "sage", "messages.aggregation": "mean"}, id="sage"),
+        pytest.param({"messages.conv": "gcn", "messages.aggregation": "mean"}, id="gcn"),
+        pytest.param({"messages.conv": "gatv2", "messages.aggregation": "sum"}, id="GATv2", marks=FULL),
     ],
-    ids=["pairwise", "attention", "sum", "pooling", "sage", "gcn", "GATv2"],
 )
 def test_values_and_gradients(options: dict[str, Any]) -> None:
     """Both layers, the first of them only where rows differ, with how many that are known to the kernels alone."""

@@ -354,8 +354,15 @@ def test_settings_are_chosen_by_the_validation_part_alone() -> None:
         fit(screen, train, screen.values[train], (val, torch.full((200, 1), float("nan"))))
 
 
-@pytest.mark.parametrize("unseen", [False, True])
-@pytest.mark.parametrize("name", ["soft-impute", "pair-gp", "profile-propagation"])
+@pytest.mark.parametrize(
+    ("name", "unseen"),
+    [
+        *(("soft-impute", unseen) for unseen in (False, True)),
+        *(("pair-gp", unseen) for unseen in (False, True)),
+        pytest.param("profile-propagation", False, marks=pytest.mark.full),
+        ("profile-propagation", True),
+    ],
+)
 def test_a_second_fit_keeps_what_was_chosen(name: str, unseen: bool) -> None:
     """On the same rows it is the first fit again; with defaults it would not be."""
     graph, screen = planted()

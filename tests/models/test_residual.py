@@ -154,6 +154,7 @@ RUN = ["model=residual", "model.options.base=low-rank", "data.experiments=200", 
 RUN += ["trainer.accelerator=cpu", "trainer.baselines=[mean]", "trainer.progress_bar=false"]
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize(
     "words",
     [
@@ -178,6 +179,7 @@ def test_a_run_in_bf16_predicts(words: list[str], tmp_path: Path) -> None:
     assert (found["full"] - found["bf16"]).abs().max() < 0.05 * correction
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_correction_that_is_worse_is_left_out(tmp_path: Path) -> None:
     said: list[str] = []
     words = ["model.options.options={preset: small}", "optimizer.lr=1", "trainer.max_epochs=2"]
@@ -198,6 +200,7 @@ def test_a_correction_that_is_worse_is_left_out(tmp_path: Path) -> None:
     assert float(load_task(directory, "last")[1].model.gain.detach().abs()) > 0
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_correction_that_is_better_is_kept(tmp_path: Path) -> None:
     said: list[str] = []
     words = ["model.options.base=mean", "model.options.options={preset: small}", "trainer.max_epochs=3"]

@@ -148,14 +148,20 @@ def test_float64(name, backend, relative):
     check(CASES[name], torch.float64, backend, _device(backend), relative)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+TYPES, NAMES = (torch.float32, torch.bfloat16, torch.float16), ("random", "three-heads", "long-rows")
+# In the fast tier every type and every case once.
+CROSSED = [
+    pytest.param(NAMES[n], TYPES[t], marks=() if n == t else pytest.mark.full) for n in range(3) for t in range(3)
+]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["random", "three-heads", "long-rows"])
+@pytest.mark.parametrize(("name", "dtype"), CROSSED)
 def test_smaller_types(name, backend, dtype, relative):
     check(CASES[name], dtype, backend, _device(backend), relative)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.full)])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "name", ["random", "three-heads", "long-rows", "rectangular", "batch-5", "batch-1", "no-edges", "nobody-sends"]
@@ -209,8 +215,15 @@ def test_one_neighbour_is_copied(backend):
     torch.testing.assert_close(y.detach().cpu(), case.states()[0], rtol=1e-14, atol=0.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("scale", [1e4, -1e4])
+@pytest.mark.parametrize(
+    ("scale", "dtype"),
+    [
+        (1e4, torch.float32),
+        (-1e4, torch.float64),
+        pytest.param(1e4, torch.float64, marks=pytest.mark.full),
+        pytest.param(-1e4, torch.float32, marks=pytest.mark.full),
+    ],
+)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_extreme_logits(backend, scale, dtype):
     for name in ("random", "long-rows"):

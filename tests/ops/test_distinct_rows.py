@@ -90,9 +90,14 @@ def test_how_many(backend: str) -> None:
     assert rows.slot.tolist() == [0, 1, 2, 3, 3, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("send", [True, False])
-@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(
+    ("mean", "send", "backend"),
+    [
+        *((mean, send, "cpu") for mean in (True, False) for send in (True, False)),
+        *(pytest.param(one, one, "triton", marks=TRITON.marks) for one in (True, False)),
+        *(pytest.param(one, not one, "triton", marks=[*TRITON.marks, pytest.mark.full]) for one in (True, False)),
+    ],
+)
 def test_only_the_rows_that_differ_are_summed(send: bool, mean: bool, backend: str) -> None:
     """The same as all rows of the shared product with the others left out, forward and gradient."""
     device = place(backend)

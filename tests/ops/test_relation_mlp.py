@@ -144,13 +144,13 @@ def test_rows_that_are_not_there(layers: int, own: str) -> None:
 @pytest.mark.parametrize(
     ("layers", "norm", "own", "count"),
     [
-        (1, True, "eps", None),
-        (2, True, "eps", None),
+        pytest.param(1, True, "eps", None, marks=pytest.mark.full),
+        pytest.param(2, True, "eps", None, marks=pytest.mark.full),
         (2, False, "maps", 50),
         (3, True, "factors", 50),
-        (3, True, "maps", None),
-        (4, True, "eps", 50),
-        (4, False, "factors", None),
+        pytest.param(3, True, "maps", None, marks=pytest.mark.full),
+        pytest.param(4, True, "eps", 50, marks=pytest.mark.full),
+        pytest.param(4, False, "factors", None, marks=pytest.mark.full),
         (5, False, "eps", None),
     ],
 )

@@ -13,9 +13,15 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
 
+COUNTS, SHAPES = (None, 1, 10), ((1, 16), (70, 32), (130, 64))
+# In the fast tier every shape and every count once.
+CROSSED = [
+    pytest.param(*SHAPES[s], COUNTS[c], marks=() if s == c else pytest.mark.full) for s in range(3) for c in range(3)
+]
+
+
 @needs_triton
-@pytest.mark.parametrize("each", [None, 1, 10])
-@pytest.mark.parametrize(("rows", "channels"), [(1, 16), (70, 32), (130, 64)])
+@pytest.mark.parametrize(("rows", "channels", "each"), CROSSED)
 def test_forward_and_gradient(rows: int, channels: int, each: int | None) -> None:
     g = torch.Generator().manual_seed(0)
     x, dy = (torch.randn(rows, channels, generator=g).to(DEVICE) for _ in range(2))

@@ -20,9 +20,15 @@ def test_float64(case, backend, check_shared):
     check_shared(case, backend, torch.float64, device=DEVICE if backend == "triton" else "cpu")
 
 
+TYPES, NAMES = (torch.float32, torch.bfloat16, torch.float16), ("stacked", "weighted", "stacked-weighted")
+# In the fast tier every type and every case once.
+CROSSED = [
+    pytest.param(NAMES[n], TYPES[t], marks=() if n == t else pytest.mark.full) for n in range(3) for t in range(3)
+]
+
+
 @pytest.mark.parametrize("backend", ["cpu", TRITON])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["stacked", "weighted", "stacked-weighted"])
+@pytest.mark.parametrize(("name", "dtype"), CROSSED)
 def test_smaller_types(name, dtype, backend, check_shared, cases):
     check_shared(cases[name], backend, dtype, device=DEVICE if backend == "triton" else "cpu")
 

@@ -202,7 +202,9 @@ def test_opcheck(name, cases):
     torch.library.opcheck(torch.ops.knockgraph.csr_extreme_grad, (*tables, y, arg, "cpu"))
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize(
+    "reduce", ["mean", "max", *(pytest.param(reduce, marks=pytest.mark.full) for reduce in ("sum", "min"))]
+)
 def test_compiles_in_one_graph_for_any_batch(reduce, cases, relative):
     case = cases["stacked"]
     operator = case.operator()

@@ -84,7 +84,12 @@ class Recorder:
 
 
 @pytest.mark.parametrize(
-    ("variant", "context"), [*((v, "fork") for v in ATTACHING), ("lazy-mask", "spawn"), ("stored-indices", "spawn")]
+    ("variant", "context"),
+    [
+        *((v, "fork") for v in ATTACHING),
+        pytest.param("lazy-mask", "spawn", marks=pytest.mark.full),
+        ("stored-indices", "spawn"),
+    ],
 )
 def test_runs_in_loader_workers(variant: str, context: str, tmp_path: Path) -> None:
     strategy = create(variant, GRAPH, "both", BOUND, tmp_path)
@@ -538,7 +543,7 @@ def _kill(variant: str, seed: int, folder: Path) -> str:
     return "complete"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_killed_while_preparing(seed: int, tmp_path: Path) -> None:
     assert _kill(STORED[seed], seed, tmp_path / "store") in ("refused", "complete")
 

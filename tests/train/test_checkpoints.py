@@ -26,6 +26,8 @@ from knockgraph.train import checkpoints
 from knockgraph.train.checkpoints import LAST, NEXT, PREVIOUS, load, newest_valid, resume_command, save
 from knockgraph.train.config import compose
 
+pytestmark = pytest.mark.usefixtures("no_page")
+
 DTYPES = [
     torch.float64,
     torch.float32,

@@ -34,6 +34,8 @@ from knockgraph.train.data import TrainingData
 from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task
 
+pytestmark = pytest.mark.usefixtures("no_page")
+
 # 65 training experiments: four steps of 16 and one of 1, in which a rank has no experiment at all.
 OPTIONS = [
     "data.experiments=81",

@@ -38,8 +38,8 @@ def test_default(words: list[str], experiments: int, epochs: int) -> None:
     assert config.trainer.max_epochs == epochs
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_command_line_and_python_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
     monkeypatch.setattr("knockgraph.train.trainer._STEPS", 30)
     words = ["data.experiments=80", "loader.batch_size=16", "model=additive", f"run_dir={tmp_path}/run", *QUIET]
     for _ in range(2):  # the second time it goes on, as it is
@@ -52,9 +52,9 @@ def test_the_command_line_and_python_agree(tmp_path: Path, monkeypatch: pytest.M
     assert fitted.config.trainer.max_epochs == 8
 
 
+@pytest.mark.usefixtures("no_page")
 def test_the_model_of_the_demo_on_a_large_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Python another preset is chosen; the command line says so."""
-    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
     words = ["data.experiments=80", "loader.batch_size=16", "model=hetero-small", "model.options.channels=4", *QUIET]
     said: dict[int, list[str]] = {}
     for most in (360, 361):

@@ -10,9 +10,9 @@ from knockgraph.evaluate import evaluate
 from knockgraph.run import train
 
 
-def test_the_store_of_a_run_is_only_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_page")
+def test_the_store_of_a_run_is_only_read(tmp_path: Path) -> None:
     """It was written anew, under a training that was reading it."""
-    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
     options = [
         "strategy=stored-indices",
         "model=hetero-small",

@@ -15,9 +15,10 @@ from same_run import differences
 from test_ddp import start
 from training_runs import QUIET, Started, config
 
-from knockgraph.report import training
 from knockgraph.run import train
 from knockgraph.train import checkpoints, moments
+
+pytestmark = pytest.mark.usefixtures("no_page")
 
 HOOKS = ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
 # Four steps an epoch, three epochs. AdamW's rate is so large that the plateau and the early stop come.
@@ -83,12 +84,6 @@ def run(directory: Path, *options: str) -> Path:
 Whole = Callable[[str], tuple[Path, list[str]]]
 
 
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pictures take longer than these runs."""
-    monkeypatch.setattr(training, "write_report", lambda *_: None)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """The uninterrupted run of a config, and the hooks that it called."""
@@ -152,7 +147,7 @@ def test_killed_again_and_again(seed: int, whole: Whole, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", [checkpoints.NEXT, checkpoints.PREVIOUS, checkpoints.LAST])
-@pytest.mark.parametrize("save", [1, 2, 9, 15])  # 15: the end of the run
+@pytest.mark.parametrize("save", [1, 2, pytest.param(9, marks=pytest.mark.full), 15])  # 15: the end of the run
 def test_killed_while_a_checkpoint_takes_its_place(target: str, save: int, whole: Whole, tmp_path: Path) -> None:
     """Before it has a name, before the last becomes the previous, and when there is no last."""
     expected, _ = whole("every step")

@@ -12,6 +12,8 @@ from knockgraph.evaluate import compare_baselines
 from knockgraph.run import train
 from knockgraph.train.data import TrainingData
 
+pytestmark = pytest.mark.usefixtures("no_page")
+
 Command = Callable[..., tuple[str, str]]
 DEMO = kg.demo_cell()
 

@@ -12,8 +12,8 @@ from training_runs import LEAST, config
 from knockgraph.errors import ConfigError
 from knockgraph.run import train
 from knockgraph.train import checkpoints
-from knockgraph.train.config import compose
 from knockgraph.train.overrides import CHANGEABLE, changed
+from knockgraph.train.plain_config import compose_plain as compose  # the same as with Hydra, in a tenth of the time
 from knockgraph.train.schema import Config
 
 Command = Callable[..., tuple[str, str]]
@@ -75,8 +75,8 @@ def test_every_changeable_key_is_there() -> None:
     assert set(CHANGEABLE) <= set(keys(Config()))
 
 
-def test_resume(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
+@pytest.mark.usefixtures("no_page")
+def test_resume(tmp_path: Path, command: Command) -> None:
     directory = tmp_path / "run"
     command("train", f"run_dir={directory}", *LEAST)
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
@@ -89,10 +89,10 @@ def test_resume(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatc
     assert "config key 'trainer.max_epochs': this run has trained for 2 epochs already, more than 1" in err
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("scheduler", ["cosine", "plateau", "none"])
-def test_another_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str) -> None:
+def test_another_learning_rate(tmp_path: Path, scheduler: str) -> None:
     """Also if the run that was given it is killed before its first checkpoint."""
-    monkeypatch.setattr("knockgraph.run.write_report", lambda *_: None)
     options = [f"scheduler.name={scheduler}", "scheduler.warmup_steps=0", "scheduler.min_factor=1"]
     train(config(f"run_dir={tmp_path}", *options), say=lambda _: None)
     lr = ["optimizer.lr=1e-5"]

@@ -57,6 +57,7 @@ def printed(out: str) -> dict[str, float]:
     return {line.split("\t")[0]: float(line.split("\t")[1]) for line in lines}
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize(
     ("options", "zero"),
     [
@@ -347,6 +348,7 @@ def test_an_approximate_strategy_says_so(tmp_path: Path, command: Callable[..., 
     assert "approximate" not in command("predict", str(directory), "--genes", A, "--strategy", "node-mask")[0]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_strategy_that_was_told_too_few_layers_is_refused(tmp_path: Path) -> None:
     options = [
         "model=hetero-small",
@@ -359,6 +361,7 @@ def test_a_strategy_that_was_told_too_few_layers_is_refused(tmp_path: Path) -> N
         train(config(f"run_dir={tmp_path / 'run'}", *options), say=lambda _: None)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None:
     """A model that trained with ``direction=in`` must not be asked about another kind of deletion."""
     options = [
@@ -376,6 +379,7 @@ def test_a_deletion_means_the_same_with_another_strategy(tmp_path: Path) -> None
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_run_of_a_stored_strategy_predicts(tmp_path: Path) -> None:
     options = [
         "model=hetero-small",
@@ -394,6 +398,7 @@ def test_a_run_of_a_stored_strategy_predicts(tmp_path: Path) -> None:
     np.testing.assert_allclose(*values, rtol=1e-9)
 
 
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("strategy", ["stored-indices", "stored-masks"])
 def test_a_run_of_a_stored_strategy_without_perturbed_graphs(strategy: str, tmp_path: Path, command: Command) -> None:
     """The wild type alone is asked for in this process; the run was not prepared for that when it was tested."""
@@ -403,6 +408,7 @@ def test_a_run_of_a_stored_strategy_without_perturbed_graphs(strategy: str, tmp_
     assert command("predict", str(tmp_path / "run"), "--genes", "WT")[0].splitlines()[1].startswith("WT\t")
 
 
+@pytest.mark.usefixtures("no_page")
 def test_classes_are_probabilities(tmp_path: Path, command: Command) -> None:
     options = ["task=classification", "loss=bce", "data.threshold=-0.1", "data.experiments=300"]
     directory = train(config(f"run_dir={tmp_path}/run", *options), say=lambda _: None)
@@ -467,6 +473,7 @@ def test_more_deletions_than_training_has(finished: Path, command: Command) -> N
         assert "training has only" not in err if said is None else said in err
 
 
+@pytest.mark.usefixtures("no_page")
 def test_genes_that_training_never_deleted_are_named(tmp_path: Path, command: Command) -> None:
     directory = tmp_path / "run"
     train(config(f"run_dir={directory}", *LEAST), say=lambda _: None)

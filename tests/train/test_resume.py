@@ -11,6 +11,8 @@ from knockgraph.train import checkpoints
 from knockgraph.train.metrics_file import curves
 from knockgraph.train.task import Task
 
+pytestmark = pytest.mark.usefixtures("no_page")
+
 OPTIONS = [
     "model.options.messages.dropout=0.2",  # uses the random state
     "trainer.max_epochs=3",

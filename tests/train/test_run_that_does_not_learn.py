@@ -52,6 +52,7 @@ def test_it_is_logged_and_drawn(tmp_path: Path) -> None:
     assert "the share of z_p that is rounding" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("no_page")
 def test_it_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights and checkpoints are those of a run that is not looked at."""
     options = [*SMALL, "model.options.messages.dropout=0.2", "trainer.max_epochs=2", "data.experiments=160"]
@@ -83,6 +84,7 @@ def test_a_collapse_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "<strong>Warning:</strong> the gene states have become nearly identical" in page
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_z_p_of_rounding_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decode = HeteroCellModel.decode
 
@@ -139,6 +141,7 @@ def test_a_learner_is_not_told_off(tmp_path: Path) -> None:
     assert not [line for line in said if "warning" in line]
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_warning_that_no_longer_holds_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = iter([{}, {"chance": "it guesses"}, {"chance": "it guesses"}, {}])
     monkeypatch.setattr(learning, "not_learned", lambda *_: next(kinds))
@@ -147,6 +150,7 @@ def test_a_warning_that_no_longer_holds_is_dropped(tmp_path: Path, monkeypatch: 
     assert result["warnings"] == []
 
 
+@pytest.mark.usefixtures("no_page")
 def test_a_resumed_run_does_not_repeat_it(tmp_path: Path) -> None:
     options = ["model=constant", "data.experiments=600"]
     said, first = trained(tmp_path / "run", *options)
@@ -171,6 +175,7 @@ def test_its_state() -> None:
     assert other.state_dict() == callback.state_dict()
 
 
+@pytest.mark.usefixtures("no_page")
 def test_it_is_not_told_while_the_learning_rate_is_raised(tmp_path: Path) -> None:
     options = ["model=constant", "data.experiments=600", "trainer.max_epochs=3", "loader.batch_size=64"]
     said, _ = trained(tmp_path / "warming", *options, "scheduler.warmup_steps=10000")

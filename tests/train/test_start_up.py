@@ -37,7 +37,8 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-@pytest.mark.parametrize("count", [2, 6])  # more than a few: the memory is asked how large a batch may be
+# Of more than a few, the memory is asked how large a batch may be.
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.full), 6])
 def test_predict_imports_only_what_it_uses(count: int, finished: Path) -> None:
     genes = CellGraph.load(finished / "cell.cellgraph").genes[: count + 1]
     genotypes = [f"{genes[0]}+{genes[1]}", *genes[2:]]
