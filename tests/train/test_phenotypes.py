@@ -132,6 +132,7 @@ def test_from_a_table_to_predictions(command: Command, tmp_path: Path) -> None:
     "loss",
     [
         "loss=composite",
+        "loss=gaussian",
         pytest.param("loss=log-cosh", marks=pytest.mark.full),
         pytest.param("model=dango", marks=pytest.mark.full),
     ],
@@ -147,6 +148,20 @@ def test_every_loss_and_resume(loss: str, holes: Path, tmp_path: Path) -> None:
     other = config(f"run_dir={half}", "resume=true", "data.phenotype=fitness")
     with pytest.raises(ConfigError, match=r"'data\.phenotypes': it is \['fitness', 'gene_interaction'\] in this run"):
         train(other, say=SILENT, overrides=["data.phenotype=fitness"])
+
+
+def test_a_noise_is_learned_for_each_phenotype(holes: Path, tmp_path: Path) -> None:
+    words = [f"data.screen={holes}", BOTH, "data.missing=drop", "loss=gaussian"]
+    run = train(config(*words, f"run_dir={tmp_path}/run"), say=SILENT)
+    noise = weights(run)["loss.log_noise"]
+    assert noise.shape == (2,)
+    assert (noise != 0).all()
+    assert load_task(run, "last")[1].loss.state_dict()["log_noise"].equal(noise)
+    with pytest.raises(
+        ConfigError, match=r"'loss\.options\.outputs': it is 3, but 2 phenotypes will be trained; leave"
+    ):
+        train(config(*words, "loss.options.outputs=3", f"run_dir={tmp_path}/three"), say=SILENT)
+    assert not (tmp_path / "three").exists()
 
 
 def test_a_label_counts_the_same_in_whatever_batch(holes: Path) -> None:

@@ -51,6 +51,11 @@ class Task(Predictor, LightningModule):
         options = dict(config.loss.options)
         if takes("outputs", registry.find("loss", config.loss.name)):
             options.setdefault("outputs", len(self.phenotypes))
+            if options["outputs"] not in (1, len(self.phenotypes)):
+                raise ConfigError(
+                    f"config key 'loss.options.outputs': it is {options['outputs']}, but "
+                    f"{counted(len(self.phenotypes), 'phenotype')} will be trained; leave it out, it follows from them"
+                )
         self.loss = named("loss", losses.create, config.loss.name, **options)
         self._check_loss()
         if config.trainer.precision == "64-true":
