@@ -90,6 +90,7 @@ def test_thousands_of_offenders_are_all_named() -> None:
     with pytest.raises(UnknownGeneError, match="3000 gene names do not resolve") as caught:
         YEAST.index(bad)
     assert caught.value.names == tuple(bad)
+    assert "'wrong49' and 2950 more; correct the names" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [3, None, ("YAL001C",)])

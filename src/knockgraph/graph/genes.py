@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -14,11 +15,13 @@ from torch import Tensor
 from knockgraph.errors import GraphError, UnknownGeneError
 
 _SUGGEST_FOR = 20  # close matches cost milliseconds each; thousands of wrong names get no suggestions
+_SHOWN = 50  # in the text of the error; its ``names`` are all
 
 
 WILD_TYPE = "WT"
 """The written genotype of the wild type."""
 _MARKS = re.compile(r"[Δ∆]?(.+?)(?:[-_]?[Δ∆]\d*)?(?:::.*)?")
+_STRAIN = re.compile(r"(y[a-p][lr]\d{3}[cw](?:-[a-z])?)_[a-z]{1,5}\d+", re.IGNORECASE)
 _RESERVED = re.compile(r"[+,|;=\x00-\x1f\x7f]")
 
 
@@ -45,11 +48,16 @@ def unfit(name: object) -> str | None:
 
 
 def unmarked(name: str) -> str:
-    """A gene without the mark of its deletion.
+    """A gene without the mark of its deletion, or the number of its strain in a genetic array.
 
     >>> [unmarked(name) for name in ("rad52Δ", "rad52-Δ", "rad52Δ0::kanMX", "RAD52::URA3", "ΔrecA", "rad52")]
     ['rad52', 'rad52', 'rad52', 'RAD52', 'recA', 'rad52']
+    >>> unmarked("YAL002W_dma7"), unmarked("YBR111W-A_tsq508")
+    ('YAL002W', 'YBR111W-A')
     """
+    strain = _STRAIN.fullmatch(name.strip())
+    if strain:
+        return strain[1]
     if not any(sign in name for sign in ("Δ", "∆", "::")):
         return name
     found = _MARKS.fullmatch(name)
@@ -187,17 +195,18 @@ class GeneNames:
         return torch.tensor(rows, dtype=torch.long)
 
     def unknown(self, bad: Mapping[str, tuple[int, ...]]) -> UnknownGeneError:
-        """The one error for all names in ``bad`` (name → the genes it may mean), the first ones with suggestions."""
+        """The one error for all names in ``bad`` (name → the genes it may mean); its text shows the first ones."""
         parts: list[str] = []
-        for rank, (name, found) in enumerate(bad.items()):
+        for rank, (name, found) in enumerate(itertools.islice(bad.items(), _SHOWN)):
             if found:
                 parts.append(f"{name!r} is ambiguous ({' or '.join(self.names[i] for i in found)})")
                 continue
             close = self.suggest(str(name)) if rank < _SUGGEST_FOR else []
             parts.append(f"{name!r} (did you mean {' or '.join(close)}?)" if close else f"{name!r}")
         some = "gene name does" if len(bad) == 1 else f"{len(bad)} gene names do"
+        more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         return UnknownGeneError(
-            f"{some} not resolve in this graph of {len(self.names)} genes: {', '.join(parts)}; "
+            f"{some} not resolve in this graph of {len(self.names)} genes: {', '.join(parts)}{more}; "
             "correct the names, or add aliases to the graph",
             tuple(bad),
         )

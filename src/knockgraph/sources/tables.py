@@ -11,7 +11,7 @@ The layouts::
     query,array,PHENOTYPE,…                             the same
     gene,GENE,GENE,…                                    a matrix: one gene per row, one per column
 
-A deletion may be marked: ``rad52Δ``, ``rad52Δ::kanMX``.
+A deletion may be marked: ``rad52Δ``, ``rad52Δ::kanMX``, ``YAL002W_dma7``.
 
 :mod:`knockgraph.sources.table_layout` recognises the columns, :mod:`knockgraph.sources.text_table` how a text file is
 written. What was understood is reported, never only guessed.
@@ -249,7 +249,7 @@ class _Collected:
         marked = self._genotypes.marked
         if marked:
             some = counted(len(marked), "name is", "names are")
-            found.append(f"{some} read without the mark of a deletion: {listed(list(marked))}")
+            found.append(f"{some} read without the mark of a deletion or of a strain: {listed(list(marked))}")
         if self._repeated:
             found.append(f"{counted(self._repeated, 'row names', 'rows name')} the same gene twice, which counts once")
         return found
