@@ -156,12 +156,12 @@ class Errors:
         return found
 
     def worst(self, half_width: Floats | None, most: int = WORST) -> list[dict[str, Any]]:
-        """The labels with the largest errors, by gene names."""
+        """The labels with the largest errors, by gene names; ``half_width`` is ``[experiments, phenotypes]``."""
         found = []
         for k in np.argsort(-self.own, kind="stable")[:most]:
             row, column = int(self.experiment[k]), int(self.column[k])
             p = float(self.predicted[row, column])
-            width = None if half_width is None else float(half_width[column])
+            width = None if half_width is None else float(half_width[row, column])
             found.append(
                 {
                     "genotype": self._entries(row, standard=False),

@@ -20,7 +20,7 @@ from knockgraph.comparison import verdict
 from knockgraph.errors import KnockgraphError, LabelError
 from knockgraph.files import atomic_write
 from knockgraph.models import baselines
-from knockgraph.models.baselines.baseline import GenotypeRows
+from knockgraph.models.baselines.baseline import Floats, GenotypeRows
 from knockgraph.models.fitted import FittedModel
 from knockgraph.train import foreseen
 from knockgraph.train.data import TrainingData
@@ -73,7 +73,8 @@ def measure_intervals(task: Task, data: TrainingData, which: str) -> Intervals:
     """The intervals that the errors of the validation part allow."""
     rows = data.rows["val"]
     predicted = task.told(predict_rows(task, data, "val"), data.bound.num_perturbed[rows])
-    return Intervals.of_errors(which, task.phenotypes, data.bound.values[rows].double().numpy(), predicted.numpy())
+    measured, spread = data.bound.values[rows].double().numpy(), spread_of_rows(task, data, "val")
+    return Intervals.of_errors(which, task.phenotypes, measured, predicted.numpy(), spread)
 
 
 def evaluate_part(
@@ -116,12 +117,14 @@ def evaluate_part(
         "approximation": task.approximation,
         **_points(task.phenotypes, measured, predicted),
     }
+    width = None
     if intervals is not None:
-        result["intervals"] = _coverage(intervals, measured, predicted)
+        spread = spread_of_rows(task, data, part) if intervals.scaled else None
+        width = intervals.widths(predicted.numpy(), spread)
+        result["intervals"] = _coverage(intervals, measured, predicted, spread)
     best = comparison.best_baseline(config.model.name, result["metrics"], "auroc" if data.classes else "pearson")
     told = None if best is None else task.told(lines[best].cpu(), deleted).numpy()
     errors = comparison.Errors(data, rows, measured.double().numpy(), predicted.numpy(), told)
-    width = None if intervals is None else intervals.half_width()
     result |= {"rival": best, "worst": errors.worst(width), "groups": errors.groups(), "by_gene": errors.by_gene()}
     _print(result, task.classes, say)
     if intervals is not None:
@@ -146,12 +149,16 @@ def _about(config: Config, data: TrainingData) -> dict[str, Any]:
     }
 
 
-def _coverage(intervals: Intervals, measured: Tensor, predicted: Tensor) -> dict[str, Any]:
+def _coverage(intervals: Intervals, measured: Tensor, predicted: Tensor, spread: Floats | None) -> dict[str, Any]:
     """What the intervals promise, and how many labels of this part lie in them; a list where several phenotypes are."""
-    found = intervals.measured(measured.double().numpy(), predicted.numpy())
+    found = intervals.measured(measured.double().numpy(), predicted.numpy(), spread=spread)
     chance = intervals.by_chance((~measured.isnan()).sum(0).tolist())
-    widths = intervals.half_width().tolist()
-    return {"coverage": COVERAGE, "measured": found, "by_chance": list(map(list, chance)), "half_width": widths}
+    about: dict[str, Any] = {"coverage": COVERAGE, "measured": found, "by_chance": list(map(list, chance))}
+    width = intervals.widths(predicted.numpy(), spread)
+    if not intervals.scaled or not len(width):
+        return {**about, "half_width": intervals.half_width().tolist()}
+    ends = np.quantile(width, [0.05, 0.95], axis=0).T.tolist()
+    return {**about, "half_width": np.median(width, axis=0).tolist(), "half_width_of_most": ends}
 
 
 def coverage_in_words(result: Mapping[str, Any]) -> str:
@@ -165,6 +172,9 @@ def coverage_in_words(result: Mapping[str, Any]) -> str:
     shares = [share for share in found["measured"] if share is not None and not math.isnan(share)]
     widths = ["∞" if q is None or math.isinf(q) else f"{q:.3g}" for q in found["half_width"]]
     width = f"± {widths[0]}" if len(widths) == 1 else "± a width for each phenotype"
+    if "half_width_of_most" in found:
+        low, high = found["half_width_of_most"][0]
+        width = f"± {low:.3g} to {high:.3g} for most" if len(widths) == 1 else "± a width of its own"
     share = f"{100 * sum(shares) / len(shares):.1f} %" if shares else "none"
     mean = "" if len(widths) == 1 else ", on average over the phenotypes,"
     ends = found.get("by_chance", []) if len(widths) == 1 else []  # runs of earlier versions have none
@@ -271,6 +281,16 @@ def predict_rows(task: Task, data: TrainingData, part: str) -> Tensor:
         for batch in data.loader(part, False, task.strategy):
             values.append(task(batch.to(task.device)).values.detach().cpu())  # noqa: PERF401
     return torch.cat(values)
+
+
+def spread_of_rows(task: Task, data: TrainingData, part: str) -> Floats | None:
+    """How far each label is expected to be from :func:`predict_rows`, ``[experiments, outputs]``, if known."""
+    model = task.model
+    if isinstance(model, FittedModel) and part == "val" and model.validated is not None:
+        found = model.validated_spread
+    else:
+        found = model.spread(data.bound.batch(data.rows[part]))
+    return None if found is None else found.numpy()
 
 
 def scorer(data: TrainingData) -> Callable[[Tensor, Tensor], dict[str, float]]:

@@ -176,8 +176,9 @@ class RunPredictor:
         """
         size = batch_size or self.batch_size(total, dosed)
         done = 0
-        for chunk, values in _batches(self.task, genotypes, self.graph.num_genes, size):
-            yield self._with_intervals(chunk, values)
+        scaled = self.intervals is not None and self.intervals.scaled
+        for chunk, values, spread in _batches(self.task, genotypes, self.graph.num_genes, size, scaled):
+            yield self._with_intervals(chunk, values, spread)
             done += len(chunk)
             if progress is not None:
                 progress(done, total)
@@ -186,11 +187,11 @@ class RunPredictor:
         """As many samples as fit the memory."""
         return choose_batch_size(self.task, self.graph.num_genes, total, dosed)
 
-    def _with_intervals(self, chunk: list[Genotype], values: Floats) -> Predicted:
+    def _with_intervals(self, chunk: list[Genotype], values: Floats, spread: Floats | None) -> Predicted:
         if self.intervals is None:
             return Predicted(chunk, values)
         exact = self.task.by_definition(torch.tensor([genotype.size for genotype in chunk])).numpy()
-        return Predicted(chunk, values, *self.intervals.around(values, exact, self.coverage))
+        return Predicted(chunk, values, *self.intervals.around(values, exact, self.coverage, spread))
 
     def centre(self, phenotype: str | None = None) -> tuple[int, float]:
         """The column of a phenotype, and what is predicted there for the wild type; see :func:`foremost`."""
@@ -467,8 +468,9 @@ def _batch(chunk: list[Genotype], num_genes: int) -> PerturbationBatch:
 
 
 def _batches(
-    task: Predictor, genotypes: Iterable[Genotype], num_genes: int, size: int
-) -> Iterator[tuple[list[Genotype], Floats]]:
+    task: Predictor, genotypes: Iterable[Genotype], num_genes: int, size: int, scaled: bool = False
+) -> Iterator[tuple[list[Genotype], Floats, Floats | None]]:
+    """Genotypes, their predictions and, if ``scaled``, the spread of the errors of these."""
     task.eval()
     iterator = iter(genotypes)
     while chunk := list(itertools.islice(iterator, size)):
@@ -481,7 +483,8 @@ def _batches(
         ):
             values = _forward(task, batch).double().cpu()
         perturbed = torch.tensor([genotype.size for genotype in chunk])
-        yield chunk, task.told(values, perturbed).numpy()
+        spread = task.spread(batch) if scaled else None
+        yield chunk, task.told(values, perturbed).numpy(), None if spread is None else spread.numpy()
 
 
 def _genotypes(

@@ -15,6 +15,7 @@ from knockgraph.errors import LabelError, ModelError
 from knockgraph.graph import Relation
 from knockgraph.models import baselines
 from knockgraph.models.baselines import BaselineError
+from knockgraph.models.baselines.baseline import GenotypeRows
 from knockgraph.models.kernels import attention as attention_module
 from knockgraph.models.kernels import propagation
 from knockgraph.models.kernels.attention import ProfileAttention
@@ -24,6 +25,7 @@ from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings,
 from knockgraph.models.kernels.propagation import factorised, learned_kernel, ridge_mixture
 from knockgraph.models.kernels.similarity import Similarities, kernel, walks
 from knockgraph.models.kernels.soft_impute import soft_impute
+from knockgraph.models.kernels.spread import GeneSpread
 
 
 def random_kernel(n: int, seed: int = 0) -> torch.Tensor:
@@ -324,18 +326,62 @@ def test_unseen_genes_take_the_profiles_of_their_neighbours(name: str) -> None:
     assert abs(correlation(wrong, moved, rest)) < 0.3  # networks given to permuted genes say nothing
 
 
-def test_deviation_is_larger_where_less_was_measured() -> None:
+def test_the_mean_posterior_variance_of_genes_is_that_of_the_dense_process() -> None:
+    n = 12
+    k = random_kernel(n)
+    sets = [pair for pair in itertools.combinations(range(n), 2) if max(pair) < 8 or sum(pair) % 5 == 0]
+    row, first, second = torch.tensor([(r, *pair) for r, pair in enumerate(sets)]).T
+    rows = PairRows(row, first, second, len(sets), n)
+    noise, variance = torch.full((len(sets),), 0.05).double(), torch.tensor(1.3).double()
+    process = PairProcess(k, rows, noise, variance, tolerance=1e-10, most_steps=300)
+    covariance, h, pairs = dense(rows, k)
+    prior = variance * covariance
+    explained = prior @ h.T @ torch.linalg.solve(h @ prior @ h.T + noise.diag(), h @ prior)
+    exact = torch.zeros(n, dtype=k.dtype)
+    for (i, j), left in zip(pairs, (prior - explained).diagonal(), strict=True):
+        exact[i] += left / (n - 1)
+        exact[j] += left / (n - 1)
+    found = GeneSpread.of(process, torch.ones(n, dtype=k.dtype))
+    assert torch.allclose(found.posterior, exact, rtol=0.35)
+    assert found.posterior[8:].min() > 1.5 * found.posterior[:8].max()  # genes of which little was measured
+    assert torch.allclose(found.prior.outer(found.prior)[0, 1], variance * k[0, 0] * k[1, 1])
+    share = torch.tensor([[0.5, 1.5, *[0.0] * 9, -1.0], [0.0] * 12]).double()
+    mixed = found.mixed(share).posterior
+    assert mixed[0] == pytest.approx(float(0.25 * found.posterior[0] + 0.75 * found.posterior[1]))
+    assert mixed[1] == pytest.approx(float(found.posterior.mean()))  # a mixture of none
+
+
+def test_errors_are_expected_to_be_larger_where_less_was_measured() -> None:
+    """Against the formula, written out for a wild type, single genes, pairs and triples."""
     graph, screen = planted()
     genes = screen.indices.numpy().reshape(-1, 2)
     train = np.flatnonzero((genes > 0).all(1) | (genes[:, 1] > 40))  # gene 0 is measured with few others
-    model = baselines.create("pair-gp", graph, relations=[]).fit(screen, train, screen.values[train])
-    of_0 = np.flatnonzero((genes[:, 0] == 0) & (genes[:, 1] < 41))
-    others = np.flatnonzero((genes[:, 0] > 0) & (genes[:, 1] < 41))
-    assert model.deviation(screen, of_0).mean() > 1.2 * model.deviation(screen, others).mean()
-    alone = np.flatnonzero((genes > 40).all(1))
-    less = baselines.create("pair-gp", graph).fit(screen, alone, screen.values[alone])
-    with pytest.raises(BaselineError, match="the deviation is known only for genes that training rows delete"):
-        less.deviation(screen, of_0)
+    train = train[(genes[train] != 7).all(1)]  # and gene 7 with none
+    model = baselines.create("pair-gp", graph).fit(screen, train, screen.values[train])
+    sets = [(), (3,), (0, 5), (3, 4), (3, 7), (2, 3, 5)]
+    ptr = np.append(0, np.cumsum([len(s) for s in sets]))
+    asked = GenotypeRows(np.array([g for s in sets for g in s]), ptr, screen.num_genes)
+    assert model.spread_rows(asked) is None  # nobody has asked for it
+    model.measure_spread()
+    found = model.spread_rows(asked)
+    assert found is not None
+    spreads, unit = model.spreads, model.settings.noise * float(model.process.variance)
+    of_7 = spreads.mixed(model._mixtures_of(np.array([7])).share)
+    scale, posterior, prior = (
+        [float(of_7[k][0]) if g == 7 else float(spreads[k][model.place[g]]) for g in range(8)] for k in range(3)
+    )
+    mean, u = float(spreads.posterior.mean()), model.settings.noise_power
+    for genotype, s in zip(sets, found[:, 0], strict=True):
+        pairs = list(itertools.combinations(genotype, 2))
+        own = [prior[g] * prior[h] if 7 in (g, h) else posterior[g] * posterior[h] / mean for g, h in pairs]
+        loud = [(scale[g] * scale[h]) ** u for g, h in pairs or [(g, g) for g in genotype]] or [1.0]
+        assert s**2 == pytest.approx(sum(own) + unit * sum(loud) / len(loud), rel=1e-5)
+    unknown = spreads.posterior / spreads.prior
+    assert unknown[model.place[0]] > 1.1 * unknown.median()
+    assert found[4] > found[3]
+    again = baselines.create("pair-gp", graph).restore(model.state())
+    assert np.allclose(again.spread_rows(asked), found)
+    assert baselines.create("soft-impute", graph).fit(screen, train, screen.values[train]).spread_rows(asked) is None
 
 
 def test_settings_are_chosen_by_the_validation_part_alone() -> None:

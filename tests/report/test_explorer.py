@@ -65,7 +65,7 @@ def test_what_it_holds(fitted: Any, tmp_path: Path) -> None:
         measured = [row for row in one["partners"] if row[1] is not None]
         assert one["measured"] == sum(names[int(gene)] in pair for pair in pairs)
         assert len(measured) == min(one["measured"], 10)
-        for other, value, predicted, _, count in measured:
+        for other, value, predicted, _, count, _ in measured:
             seen += 1
             assert value == pytest.approx(pairs[tuple(sorted((names[int(gene)], names[other])))], rel=1e-3)
             assert count == 1

@@ -1,20 +1,24 @@
 """Conformal intervals: the quantile, the coverage that it promises, what a run keeps and predicts with."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_runs import config
 
 import knockgraph as kg
+from knockgraph.models.baselines.baseline import GenotypeRows
 from knockgraph.predict import RunPredictor, predict
 from knockgraph.run import train
 from knockgraph.train.intervals import COVERAGE, LEVELS, Intervals, by_chance, half_width
+from knockgraph.train.run import load_task
 
 Command = Callable[..., tuple[str, str]]
 
@@ -104,6 +108,64 @@ def test_a_run_keeps_them(finished: Path, command: Command) -> None:
     assert f"({100 * low:.1f} to {100 * high:.1f} % is within chance)" in " ".join(said.split())
     assert f"90 % intervals (prediction ± {q:.3g}, from the validation part)" in said
     assert "90 % intervals" in (finished / "report.html").read_text()
+
+
+def test_scaled_intervals_hold_for_quiet_and_for_loud_strains(tmp_path: Path) -> None:
+    """Half of the errors are four times as large: one width covers 100 and 80 %, scaled ones 90 % of either."""
+    random = np.random.default_rng(0)
+    spread = np.tile([[1.0], [4.0]], (2000, 1))
+    y = random.uniform(-1, 1, spread.shape) * spread
+    one, scaled = (Intervals.of_errors("last", ("a",), y[:2000], 0 * y[:2000], s) for s in (None, spread[:2000]))
+    covered = []
+    for found, s in ((one, None), (scaled, spread[2000:])):
+        inside = np.abs(y[2000:]) <= found.widths(y[2000:], s)
+        assert found.measured(y[2000:], 0 * y[2000:], spread=s) == [pytest.approx(inside.mean())]
+        covered.append([inside[::2].mean(), inside[1::2].mean()])
+        low, high = found.around(y[2000:], np.zeros_like(inside), spread=s)
+        assert np.allclose(high - low, 2 * found.widths(y[2000:], s))
+    assert covered[0] == pytest.approx([1.0, 0.8], abs=0.03)
+    assert covered[1] == pytest.approx([0.9, 0.9], abs=0.03)
+    scaled.save(tmp_path)
+    assert Intervals.load(tmp_path, "last") == scaled
+    with pytest.raises(kg.KnockgraphError, match=r"intervals.json are scaled .* remove the file"):
+        scaled.widths(y)
+    kept = json.loads((tmp_path / "intervals.json").read_text())
+    del kept["scaled"]  # as an earlier version wrote it
+    (tmp_path / "intervals.json").write_text(json.dumps(kept))
+    earlier = Intervals.load(tmp_path, "last")
+    assert earlier is not None
+    assert not earlier.scaled
+
+
+def test_a_pair_model_scales_them(tmp_path: Path, command: Command) -> None:
+    """What is predicted, printed and reported, against the definition."""
+    words = ["model=pair-gp", "data.experiments=900", "trainer.baselines=[]"]
+    said: list[str] = []
+    directory = train(config(f"run_dir={tmp_path}/run", *words), say=said.append)
+    kept = json.loads((directory / "intervals.json").read_text())
+    assert kept["scaled"]
+    screen, split = kg.demo_screen(900), kg.Split.load(directory / "data.split")
+    task = load_task(directory)[1]
+    bound, rows = screen.bind(task.graph, "gene_interaction"), split["val"]
+    errors = (bound.values[rows] - task.told(task.model.validated, bound.num_perturbed[rows])).abs().numpy()
+    ratio = np.sort((errors / task.model.validated_spread.numpy())[:, 0])
+    q = ratio[math.ceil((len(ratio) + 1) * 0.9) - 1]
+    assert kept["half_widths"]["0.9"] == [pytest.approx(q)]
+    found = pq.read_table(directory / "predictions.parquet").to_pydict()
+    texts = [("--genes", "+".join(genotype) or "WT") for genotype in found["genotype"]]
+    command("predict", str(directory), *itertools.chain(*texts), "-o", str(tmp_path / "out.parquet"))
+    out = pq.read_table(tmp_path / "out.parquet").to_pydict()
+    low, high = (np.array(out[f"{end}_gene_interaction"]) for end in ("lower", "upper"))
+    assert len(np.unique(np.round(high - low, 6))) > 30
+    spread = task.model.spread_of(GenotypeRows.of(bound, split["test"])).numpy()[:, 0]
+    exact = np.array([len(genotype) == 0 for genotype in found["genotype"]])
+    assert np.allclose((high - low)[~exact], (2 * q * spread)[~exact])
+    y = np.array(found["measured_gene_interaction"])
+    result = json.loads((directory / "result.json").read_text())["intervals"]
+    assert result["measured"] == [pytest.approx(np.mean((low <= y) & (y <= high)), abs=0.02)]
+    assert result["half_width"] == [pytest.approx(float(np.median(q * spread)), rel=1e-6)]
+    ((least, most),) = result["half_width_of_most"]
+    assert f"(prediction ± {least:.3g} to {most:.3g} for most, from the validation part)" in " ".join(said)
 
 
 def test_another_checkpoint_has_none(finished: Path, command: Command) -> None:

@@ -29,6 +29,7 @@ class FittedModel(CellModel):
     Attributes:
         validated: Of a model that was fitted again (:meth:`fit_again`), what it predicted before for the validation
             rows, ``[rows, outputs]``.
+        validated_spread: And how far from that their labels were expected to be, if it knows.
 
     Args:
         baseline: What predicts.
@@ -54,6 +55,7 @@ class FittedModel(CellModel):
         self.register_buffer("slope", torch.ones(outputs))
         self.register_buffer("offset", torch.zeros(outputs))
         self.validated: Tensor | None = None
+        self.validated_spread: Tensor | None = None
 
     def prepare(
         self, screen: BoundScreen, rows: Ints, values: Tensor, validation: tuple[Ints, Tensor], classes: bool
@@ -63,6 +65,7 @@ class FittedModel(CellModel):
         """
         self.baseline.fit(screen, rows, values, validation if len(validation[0]) else None, classes)
         if not classes:
+            self.baseline.measure_spread()
             return
         predicted, truth = self.baseline.predict(screen, validation[0]), validation[1]
         for column in range(truth.shape[1]):
@@ -79,9 +82,12 @@ class FittedModel(CellModel):
             screen: The experiments.
             parts: Rows and labels of the training and of the validation part, as in :meth:`prepare`.
         """
-        self.validated = self.predicted(GenotypeRows.of(screen, parts[1][0])).cpu()
+        held_out = GenotypeRows.of(screen, parts[1][0])
+        self.validated, self.validated_spread = self.predicted(held_out).cpu(), self.spread_of(held_out)
         rows, values = zip(*parts, strict=True)
         self.baseline.fit_again(screen, np.concatenate(rows), torch.cat(values))
+        if self.validated_spread is not None:
+            self.baseline.measure_spread()
 
     def decode(self, encoded: tuple[Tensor, ...], batch: PerturbationBatch) -> Prediction:
         """Predict the samples."""
@@ -92,6 +98,15 @@ class FittedModel(CellModel):
         """Predict genotypes, ``[rows, outputs]``."""
         return self.baseline.predict_rows(genotypes).to(self.slope) * self.slope + self.offset
 
+    def spread(self, batch: PerturbationBatch) -> Tensor | None:
+        """See :meth:`CellModel.spread`."""
+        return self.spread_of(GenotypeRows.of_batch(batch))
+
+    def spread_of(self, genotypes: GenotypeRows) -> Tensor | None:
+        """Of genotypes, ``[rows, outputs]``, on the host."""
+        found = self.baseline.spread_rows(genotypes)
+        return None if found is None else torch.from_numpy(found)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # What moves the buffers moves the baseline, too; a change of dtype leaves it where it is.
         self.baseline.to(fn(torch.zeros(0, device=self.baseline.device)).device)
@@ -100,11 +115,13 @@ class FittedModel(CellModel):
     def get_extra_state(self) -> dict[str, Any]:
         """What the baseline has found, as part of ``state_dict()``."""
         found = self.baseline.state()
-        return found if self.validated is None else {**found, "validated": self.validated}
+        if self.validated is None:
+            return found
+        return {**found, "validated": self.validated, "validated_spread": self.validated_spread}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """The inverse."""
-        self.validated = state.get("validated")
+        self.validated, self.validated_spread = state.get("validated"), state.get("validated_spread")
         try:
             self.baseline.restore(state)
         except (KeyError, TypeError, ValueError) as error:

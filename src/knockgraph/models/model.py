@@ -111,6 +111,13 @@ class CellModel(nn.Module, ABC):
             classes: Whether the labels are 0 and 1.
         """
 
+    def spread(self, batch: PerturbationBatch) -> Tensor | None:
+        """How far from its prediction a measurement of each sample is expected to be, as a standard deviation in label
+        units, ``[samples, outputs]``, on the host; ``None`` where the model does not know.
+        """
+        del batch
+        return None
+
     def gene_states(self, view: PerturbedGraphs) -> Tensor:
         """What the model knows about each gene of the wild type, ``[num_genes, channels]``.
 

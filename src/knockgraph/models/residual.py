@@ -105,6 +105,10 @@ class ResidualModel(CellModel):
         told = self.correction.remark()
         return None if told is None else told.replace("model.options.", "model.options.options.")
 
+    def spread(self, batch: PerturbationBatch) -> Tensor | None:
+        """Those of the base."""
+        return self.base.spread(batch)
+
     def gene_states(self, view: PerturbedGraphs) -> Tensor:
         """See :meth:`CellModel.gene_states`."""
         return self.correction.gene_states(view)

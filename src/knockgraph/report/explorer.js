@@ -11,7 +11,10 @@
   const number = v => v === null || v === undefined ? "–" : v.toFixed(3).replace("-", "−");
   const standard = g => D.genes[g][1] || D.genes[g][0];
   const both = g => D.genes[g][1] ? `${D.genes[g][1]} (${D.genes[g][0]})` : D.genes[g][0];
-  const range = p => D.half_width === null ? "–" : `${number(p - D.half_width)} to ${number(p + D.half_width)}`;
+  const range = (p, own) => {
+    const width = D.widths ? own : D.half_width;
+    return width === null ? "–" : `${number(p - width)} to ${number(p + width)}`;
+  };
   const key = (a, b) => a < b ? `${a} ${b}` : `${b} ${a}`;
   const why = new Map(D.why.map(one => [key(one.pair[0], one.pair[1]), one]));
 
@@ -133,10 +136,10 @@
       ["partner", r => standard(r[0]).toLowerCase(), r => geneButton(r[0])],
       ["measured", r => r[1], r => number(r[1]) + (r[4] > 1 ? ` (${r[4]}×)` : ""), true],
       ["predicted", r => r[2], r => predicted(g, r[0], r[2]), true],
-      [`${D.coverage} interval`, r => r[2], r => range(r[2]), true],
+      [`${D.coverage} interval`, r => r[2], r => range(r[2], r[5]), true],
       ["used for", r => r[1] === null ? "new" : D.parts[r[3]], r => r[1] === null ? "new" : D.parts[r[3]]],
       ["from wild type", farthest, r => number(farthest(r)), true],
-    ].filter((c, k) => k !== 3 || D.half_width !== null);
+    ].filter((c, k) => k !== 3 || D.widths || D.half_width !== null);
     return table(columns, rows, {column: columns.length - 1, down: true});
   };
 
@@ -169,9 +172,9 @@
     const columns = [
       ["pair", r => standard(r[0]).toLowerCase(), r => el("span", {}, geneButton(r[0]), " + ", geneButton(r[1]))],
       ["predicted", r => r[2], r => predicted(r[0], r[1], r[2]), true],
-      [`${D.coverage} interval`, r => r[2], r => range(r[2]), true],
+      [`${D.coverage} interval`, r => r[2], r => range(r[2], r[3]), true],
       ["from wild type", r => extreme(r[2]), r => number(extreme(r[2])), true],
-    ].filter((c, k) => k !== 2 || D.half_width !== null);
+    ].filter((c, k) => k !== 2 || D.widths || D.half_width !== null);
     at("top").append(table(columns, D.top, {column: columns.length - 1, down: true}));
   };
 

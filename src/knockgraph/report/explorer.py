@@ -128,7 +128,7 @@ class _Explorer:
         self.measured = _Measured(predictor, self.column)
         self.chosen = self._chosen(genes, pairs)
         self.place = {int(g): k for k, g in enumerate(self.chosen)}
-        self.predicted = self._predict_all()
+        self.predicted, self.width = self._predict_all()
 
     def _chosen(self, genes: Sequence[int] | None, pairs: int) -> Ints:
         total = self.graph.num_genes
@@ -146,29 +146,34 @@ class _Explorer:
         count = np.bincount(self.measured.pair.ravel(), minlength=total)
         return np.sort(np.argsort(-count, kind="stable")[:most])
 
-    def _predict_all(self) -> Floats:
-        """Of all pairs of the chosen genes, ``[chosen, chosen]``; NaN on the diagonal."""
+    def _predict_all(self) -> tuple[Floats, Floats]:
+        """Predictions of all pairs of the chosen genes and half widths of their intervals, ``[chosen, chosen]``; NaN on
+        the diagonal, and where there are no intervals.
+        """
         n = len(self.chosen)
         first, second = np.triu_indices(n, 1)
-        values = self._predict(np.stack([self.chosen[first], self.chosen[second]], 1))
-        found = np.full((n, n), np.nan)
-        found[first, second] = found[second, first] = values
-        return found
+        found = np.full((2, n, n), np.nan)
+        found[:, first, second] = self._predict(np.stack([self.chosen[first], self.chosen[second]], 1))
+        found[:, second, first] = found[:, first, second]
+        return found[0], found[1]
 
     def _predict(self, rows: Ints) -> Floats:
-        """Of genotypes, each a row of as many genes."""
-        if not len(rows):
-            return np.empty(0)
+        """Predictions and half widths of genotypes, each a row of as many genes, ``[2, genotypes]``."""
+        parts = [np.empty((2, 0))]
         genotypes = (Genotype(tuple(row)) for row in rows.tolist())
-        batches = self.predictor(genotypes, len(rows), progress=self.progress)
-        return np.concatenate([found.values[:, self.column] for found in batches])
+        for found in self.predictor(genotypes, len(rows), progress=self.progress):
+            value = found.values[:, self.column]
+            width = np.full(len(value), np.nan) if found.upper is None else found.upper[:, self.column] - value
+            parts.append(np.stack([value, width]))
+        return np.concatenate(parts, 1)
 
     def data(self, explained: int) -> dict[str, Any]:
         """JSON-safe."""
         top = self._top(max(explained, 20))
         why, no_why = self._explanations(top[:explained])
         intervals, graph = self.predictor.intervals, self.graph
-        width = None if intervals is None else float(intervals.half_width(self.predictor.coverage)[self.column])
+        alike = intervals is not None and not intervals.scaled
+        width = float(intervals.half_width(self.predictor.coverage)[self.column]) if intervals and alike else None
         model, run = self.predictor.config.model.name, self.predictor.directory.resolve().name
         return {
             "title": f"{self.phenotype}, gene by gene",
@@ -177,18 +182,24 @@ class _Explorer:
             "elsewhere": self._elsewhere(),
             "coverage": f"{100 * self.predictor.coverage:g} %",
             "half_width": width if width is not None and math.isfinite(width) else None,
+            "widths": intervals is not None and intervals.scaled,  # each row has its own
             "wild_type": _short(self.centre),
             "parts": self.measured.parts,
             "relations": list(graph.relations),
             "genes": [[name, *self._other_names(name)] for name in graph.genes.names],
             "shown": self._shown(),
-            "top": [[a, b, _short(p)] for a, b, p in top],
+            "top": [[a, b, _short(p), self._short_width(self.width[self.place[a], self.place[b]])] for a, b, p in top],
             "why": why,
         }
 
     def _other_names(self, name: str) -> list[str]:
         others = self.graph.genes.aliases.get(name, ())
         return ["" if others[:1] == (name,) else others[0], *others[1:]] if others else []
+
+    def _short_width(self, width: float) -> float | None:
+        """Half a width for the page, where each row has its own."""
+        intervals = self.predictor.intervals
+        return _short(width) if intervals is not None and intervals.scaled and math.isfinite(width) else None
 
     def _lead(self, model: str, run: str) -> str:
         shown, total = len(self.chosen), self.graph.num_genes
@@ -247,19 +258,24 @@ class _Explorer:
     def _shown(self) -> dict[int, dict[str, Any]]:
         kept = {int(g): self.measured.of(int(g), self.centre, self.partners) for g in self.chosen}
         self._complete(kept)
-        alone = self._predict(self.chosen[:, None])
+        alone = self._predict(self.chosen[:, None])[0]
         near = _Neighbours(self.graph)
         found = {}
         for k, g in enumerate(self.chosen.tolist()):
             rows, total = kept[g]
             new, unmeasured = self._new(g, k)
             measured = [
-                [int(o), _short(y), _short(p), int(part), int(n)] for o, y, p, part, n in zip(*rows, strict=True)
+                [int(o), _short(y), _short(p), int(part), int(n), self._short_width(w)]
+                for o, y, p, part, n, w in zip(*rows, strict=True)
+            ]
+            unknown = [
+                [int(self.chosen[o]), None, _short(self.predicted[k, o]), 0, 0, self._short_width(self.width[k, o])]
+                for o in new
             ]
             whole = len(measured) == total and len(new) == unmeasured
             some = f"the {len(measured):,} and {len(new):,} most extreme ones are listed"
             found[g] = {
-                "partners": measured + [[int(self.chosen[o]), None, _short(self.predicted[k, o]), 0, 0] for o in new],
+                "partners": measured + unknown,
                 "single": [self.measured.single.get(g), _short(alone[k])],
                 "measured": total,
                 "predicted": unmeasured,
@@ -277,18 +293,18 @@ class _Explorer:
 
     def _complete(self, kept: dict[int, tuple[list[npt.NDArray[Any]], int]]) -> None:
         """Fill in the predictions of the measured pairs, those with genes that were not chosen in one go."""
-        missing: dict[tuple[int, int], float] = {}
-        for g, (rows, _) in kept.items():
-            for other in rows[0].tolist():
-                if other not in self.place:
-                    missing[min(g, other), max(g, other)] = math.nan
-        values = self._predict(np.array(list(missing), dtype=np.int64).reshape(-1, 2))
-        missing.update(zip(missing, values.tolist(), strict=True))
+        missing = sorted(
+            {(min(g, o), max(g, o)) for g, (rows, _) in kept.items() for o in rows[0].tolist() if o not in self.place}
+        )
+        found = self._predict(np.array(missing, dtype=np.int64).reshape(-1, 2))
+        of_pair = dict(zip(missing, found.T.tolist(), strict=True))
         for g, (rows, _) in kept.items():
             for k, other in enumerate(rows[0].tolist()):
-                there = self.place.get(other)
-                pair = (min(g, other), max(g, other))
-                rows[2][k] = missing[pair] if there is None else self.predicted[self.place[g], there]
+                there, here = self.place.get(other), self.place[g]
+                if there is None:
+                    rows[2][k], rows[5][k] = of_pair[min(g, other), max(g, other)]
+                else:
+                    rows[2][k], rows[5][k] = self.predicted[here, there], self.width[here, there]
 
 
 class _Measured:
@@ -337,11 +353,14 @@ class _Measured:
         return self._of(gene)[1]
 
     def of(self, gene: int, centre: float, most: int) -> tuple[list[npt.NDArray[Any]], int]:
-        """Partner, value, room for a prediction, part and count of the most extreme ones, and how many there are."""
+        """Partner, value, room for a prediction, part, count and room for a width of the most extreme ones; how many
+        there are.
+        """
         places, other = self._of(gene)
         order = np.argsort(-np.abs(self.value[places] - centre), kind="stable")[:most]
         at = places[order]
-        columns = [other[order], self.value[at], np.full(len(at), np.nan), self.part[at], self.count[at]]
+        none = np.full(len(at), np.nan)
+        columns = [other[order], self.value[at], none, self.part[at], self.count[at], none.copy()]
         return columns, len(places)
 
 

@@ -30,28 +30,45 @@ class Intervals:
 
     .. math:: q = \text{the } \lceil (n + 1)\,c \rceil\text{-th smallest of } |y_1 - p_1|, \dots, |y_n - p_n|
 
-    over the n labels of the validation part, infinite where n is too small. If a new experiment is exchangeable with
-    those of the validation part (drawn in the same way, and not used to train or to choose the model), its measured
-    value lies in the interval with a probability of at least the coverage c, whatever the model.
+    over the n labels of the validation part, infinite where n is too small. Some models know how far a measurement is
+    expected to be from each prediction (:meth:`CellModel.spread <knockgraph.models.model.CellModel.spread>`). Then
+    errors are divided by that spread s, and the interval is :math:`[p - q s, p + q s]`, wider where less is known.
+
+    If a new experiment is exchangeable with those of the validation part (drawn in the same way, and not used to train
+    or to choose the model), its measured value lies in the interval with a probability of at least the coverage c,
+    whatever the model.
 
     Attributes:
         checkpoint: The checkpoint that the errors are those of.
         phenotypes: Names.
         labels: Number n of each phenotype.
-        half_widths: Coverage → q of each phenotype, in original units.
+        half_widths: Coverage → q of each phenotype, in original units; if scaled, to be multiplied by the spread.
+        scaled: Whether the model knows the spread.
     """
 
     checkpoint: str
     phenotypes: tuple[str, ...]
     labels: tuple[int, ...]
     half_widths: dict[float, tuple[float, ...]]
+    scaled: bool = False
 
     @staticmethod
-    def of_errors(checkpoint: str, phenotypes: Sequence[str], measured: Floats, predicted: Floats) -> Intervals:
-        """From measured and predicted values ``[experiments, phenotypes]``, in original units; NaN is not measured."""
-        errors = [np.sort(e[~np.isnan(e)]) for e in np.abs(measured - predicted).T]
+    def of_errors(
+        checkpoint: str, phenotypes: Sequence[str], measured: Floats, predicted: Floats, spread: Floats | None = None
+    ) -> Intervals:
+        """From measured and predicted values ``[experiments, phenotypes]``, in original units; NaN is not measured.
+
+        Args:
+            checkpoint: Whose predictions these are.
+            phenotypes: Names.
+            measured: Labels.
+            predicted: Predictions.
+            spread: s of each, if the model knows it.
+        """
+        scaled = np.abs(measured - predicted) / (1.0 if spread is None else spread)
+        errors = [np.sort(e[~np.isnan(e)]) for e in scaled.T]
         widths = {level: tuple(half_width(e, level) for e in errors) for level in LEVELS}
-        return Intervals(checkpoint, tuple(phenotypes), tuple(map(len, errors)), widths)
+        return Intervals(checkpoint, tuple(phenotypes), tuple(map(len, errors)), widths, spread is not None)
 
     def half_width(self, coverage: float = COVERAGE) -> Floats:
         """q of each phenotype, ``[phenotypes]``."""
@@ -61,8 +78,28 @@ class Intervals:
         known = ", ".join(f"{level:g}" for level in self.half_widths)
         raise KnockgraphError(f"there are no intervals with a coverage of {coverage:g}; use one of {known}")
 
+    def widths(self, predicted: Floats, spread: Floats | None = None, coverage: float = COVERAGE) -> Floats:
+        """Half widths of the intervals around predictions, ``[samples, phenotypes]``.
+
+        Args:
+            predicted: ``[samples, phenotypes]``.
+            spread: s of each, if these intervals are scaled by it.
+            coverage: One of :data:`LEVELS`.
+        """
+        if self.scaled and spread is None:
+            raise KnockgraphError(
+                f"the intervals of {FILE} are scaled by the spread of errors, which this model does not know; remove "
+                "the file, and predictions will have no intervals"
+            )
+        q = self.half_width(coverage)
+        return q * spread if self.scaled and spread is not None else np.broadcast_to(q, predicted.shape)
+
     def around(
-        self, predicted: Floats, exact: npt.NDArray[np.bool_], coverage: float = COVERAGE
+        self,
+        predicted: Floats,
+        exact: npt.NDArray[np.bool_],
+        coverage: float = COVERAGE,
+        spread: Floats | None = None,
     ) -> tuple[Floats, Floats]:
         """Lower and upper ends ``[samples, phenotypes]``.
 
@@ -70,13 +107,16 @@ class Intervals:
             predicted: ``[samples, phenotypes]``, in original units.
             exact: The same shape: where the value follows from its definition, so that there is no width.
             coverage: One of :data:`LEVELS`.
+            spread: See :meth:`widths`.
         """
-        width = np.where(exact, 0.0, self.half_width(coverage))
+        width = np.where(exact, 0.0, self.widths(predicted, spread, coverage))
         return predicted - width, predicted + width
 
-    def measured(self, measured: Floats, predicted: Floats, coverage: float = COVERAGE) -> list[float]:
+    def measured(
+        self, measured: Floats, predicted: Floats, coverage: float = COVERAGE, spread: Floats | None = None
+    ) -> list[float]:
         """The share of labels that lie in their intervals, for each phenotype; NaN without a label."""
-        inside = np.abs(measured - predicted) <= self.half_width(coverage)
+        inside = np.abs(measured - predicted) <= self.widths(predicted, spread, coverage)
         known = ~np.isnan(measured)
         return [float(i[k].mean()) if k.any() else math.nan for i, k in zip(inside.T, known.T, strict=True)]
 
@@ -89,6 +129,7 @@ class Intervals:
         widths = {f"{level:g}": list(values) for level, values in self.half_widths.items()}
         document: dict[str, Any] = {"method": "split-conformal", "part": "val", "checkpoint": self.checkpoint}
         document |= {"phenotypes": list(self.phenotypes), "labels": list(self.labels), "half_widths": widths}
+        document |= {"scaled": self.scaled}
         write_json(directory / FILE, document)
 
     @staticmethod
@@ -106,7 +147,8 @@ class Intervals:
             names, labels = tuple(map(str, document["phenotypes"])), tuple(map(int, document["labels"]))
             if any(len(row) != len(names) for row in (labels, *widths.values())):
                 raise ValueError("the lists differ in length")
-            found = Intervals(str(document["checkpoint"]), names, labels, widths)
+            scaled = bool(document.get("scaled", False))  # runs of earlier versions do not say
+            found = Intervals(str(document["checkpoint"]), names, labels, widths, scaled)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise FileFormatError(
                 f"{path} cannot be read: {error}; remove it, and predictions will have no intervals"

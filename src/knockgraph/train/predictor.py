@@ -189,6 +189,12 @@ class Predictor(nn.Module):
         assert isinstance(model, CellModel)
         return model.columns(batch)
 
+    def spread(self, batch: PerturbationBatch) -> Tensor | None:
+        """See :meth:`CellModel.spread`."""
+        model = self.model
+        assert isinstance(model, CellModel)
+        return model.spread(batch)
+
     def told(self, prediction: Tensor, deleted: Tensor) -> Tensor:
         """Predictions for output: in original units (classes: probabilities), 0 where the definition requires it.
 

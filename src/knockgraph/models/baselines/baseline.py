@@ -213,6 +213,19 @@ class Baseline(ABC):
         columns = [one._predict(genotypes).astype(np.float32) for one in self._each or (self,)]
         return torch.from_numpy(np.stack(columns, 1))
 
+    def measure_spread(self) -> None:
+        """Called after a fit where :meth:`spread_rows` will be asked for; it is kept with the rest of the fit."""
+        for one in self._each or (self,):
+            one._measure_spread()
+
+    def spread_rows(self, genotypes: GenotypeRows) -> Floats | None:
+        """How far from its prediction a measurement of each genotype is expected to be, as a standard deviation in the
+        units of the labels, ``[rows, phenotypes]``; ``None`` where the baseline does not know.
+        """
+        columns = [one._spread(genotypes) for one in self._each or (self,)]
+        known = [column for column in columns if column is not None]
+        return np.stack(known, 1) if len(known) == len(columns) else None
+
     def chosen(self) -> dict[str, float]:
         """The settings that the validation part has chosen (of several phenotypes: for the first), for the report."""
         return (self._each[0] if self._each else self)._chosen()
@@ -238,6 +251,15 @@ class Baseline(ABC):
         """Compute on another device from now on; arrays stay on the host."""
         del device
         return self
+
+    def _measure_spread(self) -> None:
+        """Of one phenotype."""
+        return
+
+    def _spread(self, genotypes: GenotypeRows) -> Floats | None:
+        """Of one phenotype, ``[rows]``."""
+        del genotypes
+        return None
 
     def _chosen(self) -> dict[str, float]:
         return {}

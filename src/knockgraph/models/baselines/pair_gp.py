@@ -26,8 +26,8 @@ from knockgraph.models.kernels.pair_process import PairProcess, ProcessSettings,
 from knockgraph.models.kernels.propagation import MOST_GENES, RIDGES, Factors, factorised, learned_kernel, ridge_mixture
 from knockgraph.models.kernels.similarity import Similarities, kernel
 from knockgraph.models.kernels.soft_impute import soft_impute
+from knockgraph.models.kernels.spread import GeneSpread
 from knockgraph.progress import Pace
-from knockgraph.screen import BoundScreen
 from knockgraph.screen.ragged import Ints
 
 _SEARCH: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -136,6 +136,7 @@ class PairGP(JointPairModel):
         self._last: tuple[Ints, Tensor] | None = None
         self._solver: tuple[Tensor, float, Factors] | None = None  # the last, because every choice uses it
         self._seen: Similarities | None = None
+        self.spreads: GeneSpread | None = None
         self._between: Tensor | None = None  # similarities of the seen genes, during the fit
 
     def _fit_again(self, genotypes: GenotypeRows, y: Floats) -> None:
@@ -180,6 +181,7 @@ class PairGP(JointPairModel):
             "rows": [rows.row, rows.first, rows.second, rows.num_rows],
             "settings": asdict(self.settings),
             "triples": None if triples is None else [triples.direction, triples.weight],
+            "spreads": None if self.spreads is None else list(self.spreads),
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -195,6 +197,8 @@ class PairGP(JointPairModel):
         self.settings = ProcessSettings(**state["settings"])
         if state["triples"] is not None:
             self.triples = TripleTerm(*map(self._here, state["triples"]))
+        if state.get("spreads") is not None:  # earlier runs have none
+            self.spreads = GeneSpread(*map(self._here, state["spreads"]))
 
     def _here(self, value: Any) -> Any:
         return value.to(self.device) if isinstance(value, Tensor) else value
@@ -233,7 +237,8 @@ class PairGP(JointPairModel):
         """The posterior, after one whose mean fills the profiles; the settings are chosen by the second, and then for
         the first, too, if that is better.
         """
-        scale, variance = self._scale(y), (y.square() / self.rows.pairs(y)).mean()
+        self.scale = scale = self._scale(y)
+        variance = (y.square() / self.rows.pairs(y)).mean()
 
         def posterior(profile: Tensor, settings: ProcessSettings) -> tuple[PairProcess, Tensor]:
             whole = settings.kernel(profile, self.network_kernel, scale)
@@ -350,23 +355,42 @@ class PairGP(JointPairModel):
         more = self._profiles_of_others(self.graph.num_genes)
         return Similarities.of(self.graph, chosen, self.relations, self.features, self.device, more)
 
-    def deviation(self, screen: BoundScreen, rows: Ints, samples: int = 32) -> Floats:
-        """The posterior standard deviation of the sum of pairs of each row, without the error of a measurement.
+    def _measure_spread(self) -> None:
+        if self.process is None or not bool(self.process.variance > 0):
+            return
+        self.pace.tell("how far measurements are from predictions")
+        self.spreads = GeneSpread.of(self.process, self.scale)
 
-        Args:
-            screen: Genotypes, all of whose genes were seen in training.
-            rows: Positions in ``screen``.
-            samples: Of the posterior; the relative error of a deviation is about ``1 / sqrt(2 samples)``.
+    def _spread(self, genotypes: GenotypeRows) -> Floats | None:
+        r"""Of a genotype with the pairs :math:`g < h`, from posterior, prior and noise,
+
+        .. math:: s_P^2 = \sum_{g < h} V_{gh} + s\,v\, \underset{g < h}{\operatorname{mean}}\,
+            (\sigma_g \sigma_h)^{0.7}, \quad V_{gh} = \frac{V_g V_h}{\operatorname{mean} V} ,
+
+        with the mean posterior variance :math:`V_g` of the pairs of a gene; :math:`V_{gh} = v K_{gg} K_{hh}`, what is
+        known before any measurement, where a gene is unseen. A single gene has the noise of a pair with itself.
         """
-        genotypes = GenotypeRows.of(screen, rows)
-        if (self.place[genotypes.genes] < 0).any():
-            raise BaselineError(
-                "the deviation is known only for genes that training rows delete; leave the other rows out"
-            )
-        if self.process is None:
-            return np.zeros(len(genotypes))
-        variance = self.process.spread(samples)
+        if self.spreads is None:
+            return None
+        n = genotypes.num_genes
+        values = np.ones((3, n))
+        values[:, self.seen] = torch.stack(self.spreads).double().cpu().numpy()
+        unseen = np.setdiff1d(genotypes.genes, self.seen)
+        if len(unseen):
+            mixed = self.spreads.mixed(self._mixtures_of(unseen).share)
+            values[:, unseen] = torch.stack(mixed).double().cpu().numpy()
+        scale, posterior, prior = values
         row, code = genotypes.pairs()
-        g, h = self.place[code // genotypes.num_genes], self.place[code % genotypes.num_genes]
-        found: Floats = np.sqrt(sums(row, variance.double().cpu().numpy()[g, h], len(genotypes)))
+        g, h = code // n, code % n
+        mean = max(float(self.spreads.posterior.mean()), 1e-12)
+        known = (self.place[g] >= 0) & (self.place[h] >= 0)
+        variance = np.where(known, posterior[g] * posterior[h] / mean, prior[g] * prior[h])
+        power, size = self.settings.noise_power, np.diff(genotypes.ptr)
+        alone = sums(genotypes.row, scale[genotypes.genes] ** (2 * power), len(genotypes))
+        pairs = sums(row, (scale[g] * scale[h]) ** power, len(genotypes))
+        number = np.maximum(size * (size - 1) // 2, 1)
+        noise = np.select([size == 0, size == 1], [np.ones(len(size)), alone], pairs / number)
+        assert self.process is not None
+        unit = self.settings.noise * float(self.process.variance)
+        found: Floats = np.sqrt(sums(row, variance, len(genotypes)) + unit * np.maximum(noise, 1e-6))
         return found
