@@ -82,11 +82,12 @@ def test_errors_by_hand(data: TrainingData) -> None:
     squared = ((measured - predicted) ** 2)[:, 0]
     other = ((measured - baseline) ** 2)[:, 0]
 
-    worst = errors.worst(np.array([0.5]), 3)
+    width = np.linspace(0.5, 1.0, len(rows))[:, None]
+    worst = errors.worst(width, 3)
     order = np.argsort(-squared)[:3]
     assert [one["genotype"] for one in worst] == [sorted(genotypes[k], key=data.graph.genes.names.index) for k in order]
     assert worst[0]["measured"] == measured[order[0], 0]
-    assert worst[0]["upper"] - worst[0]["lower"] == pytest.approx(1.0)
+    assert worst[0]["upper"] - worst[0]["lower"] == pytest.approx(2 * width[order[0], 0])
     assert worst[0]["baseline"] == baseline[order[0], 0]
 
     sizes = {g["group"]: g for g in errors.groups() if g["kind"] == "perturbed genes"}
