@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -158,7 +159,20 @@ def _coverage(intervals: Intervals, measured: Tensor, predicted: Tensor, spread:
     if not intervals.scaled or not len(width):
         return {**about, "half_width": intervals.half_width().tolist()}
     ends = np.quantile(width, [0.05, 0.95], axis=0).T.tolist()
-    return {**about, "half_width": np.median(width, axis=0).tolist(), "half_width_of_most": ends}
+    about |= {"half_width": np.median(width, axis=0).tolist(), "half_width_of_most": ends}
+    truth = measured.double().numpy()
+    return {**about, "by_width": _by_width(np.abs(truth - predicted.numpy()) <= width, width, ~np.isnan(truth))}
+
+
+def _by_width(inside: npt.NDArray[np.bool_], width: Floats, known: npt.NDArray[np.bool_]) -> list[list[float]]:
+    """Of each phenotype, the shares of labels inside, from the quarter with the narrowest intervals to the widest; none
+    of fewer than four labels.
+    """
+    found = []
+    for k, label in enumerate(known.T):
+        ascending = inside[label, k][np.argsort(width[label, k], kind="stable")]
+        found.append([float(part.mean()) for part in np.array_split(ascending, 4)] if len(ascending) > 3 else [])
+    return found
 
 
 def coverage_in_words(result: Mapping[str, Any]) -> str:
@@ -179,9 +193,13 @@ def coverage_in_words(result: Mapping[str, Any]) -> str:
     mean = "" if len(widths) == 1 else ", on average over the phenotypes,"
     ends = found.get("by_chance", []) if len(widths) == 1 else []  # runs of earlier versions have none
     chance = "".join(f" ({100 * low:.1f} to {100 * high:.1f} % is within chance)" for low, high in ends)
+    quarters = [q for q in found.get("by_width", []) if q] if len(widths) == 1 else []
+    each = "".join(
+        f"; of the narrowest quarter {100 * q[0]:.1f} %, of the widest {100 * q[-1]:.1f} %" for q in quarters
+    )
     return (
         f"{100 * found['coverage']:g} % intervals (prediction {width}, from the validation part): "
-        f"{share} of the {result['part']} labels{mean} lie in theirs{chance}"
+        f"{share} of the {result['part']} labels{mean} lie in theirs{chance}{each}"
     )
 
 

@@ -166,6 +166,10 @@ def test_a_pair_model_scales_them(tmp_path: Path, command: Command) -> None:
     assert result["half_width"] == [pytest.approx(float(np.median(q * spread)), rel=1e-6)]
     ((least, most),) = result["half_width_of_most"]
     assert f"(prediction ± {least:.3g} to {most:.3g} for most, from the validation part)" in " ".join(said)
+    (quarters,) = result["by_width"]
+    inside, half = np.array((low <= y) & (y <= high))[~exact], ((high - low) / 2)[~exact]
+    assert quarters[-1] == pytest.approx(inside[half > np.quantile(half, 0.75)].mean(), abs=0.05)
+    assert f"of the widest {100 * quarters[-1]:.1f} %" in " ".join(said)
 
 
 def test_another_checkpoint_has_none(finished: Path, command: Command) -> None:
