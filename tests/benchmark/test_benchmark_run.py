@@ -18,7 +18,7 @@ from numpy.random import default_rng
 
 from knockgraph import CellGraph, Screen
 from knockgraph.benchmark.cells import run_all
-from knockgraph.benchmark.plan import Cell, cells, own_screen
+from knockgraph.benchmark.plan import TRAP, Cell, cells, own_screen
 from knockgraph.benchmark.run import run
 from knockgraph.errors import ConfigError
 from knockgraph.evaluate import predict_rows
@@ -98,6 +98,21 @@ def test_networks_give_the_gain_and_labels_everything(seeds: int, planted: Path,
     again, _, said = measured(tmp_path, planted, models=("soft-impute", BEST), seeds=seeds)
     assert said[0] == f"{4 * seeds} cells, {4 * seeds} of them finished before"
     assert again == means
+
+
+def test_a_row_whose_input_shares_errors_with_the_labels_is_not_ranked(planted: Path, tmp_path: Path) -> None:
+    trap = f"soft-impute {TRAP}"
+    _, result, _ = measured(tmp_path, planted, models=(trap, "additive"), splits=("random",))
+    [table] = result["tables"]
+    assert table["best"] == "additive"  # although it is worse
+    shown = table["rows"][0]
+    assert (shown["ranked"], shown["less_than_best"]["low"] > 0) == (False, True)
+    text = (tmp_path / "benchmark.md").read_text()
+    assert f"| {trap} † |" in text
+    assert "† is shown but not ranked" in text
+    _, alone, _ = measured(tmp_path, planted, models=("additive",), splits=("random",))
+    assert [row["ranked"] for row in alone["tables"][0]["rows"]] == [True]
+    assert "†" not in (tmp_path / "benchmark.md").read_text()
 
 
 def test_candidates_are_chosen_by_validation(planted: Path, tmp_path: Path) -> None:

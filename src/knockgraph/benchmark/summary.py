@@ -11,7 +11,7 @@ import numpy as np
 
 from knockgraph import __version__
 from knockgraph.benchmark.cells import finished, predictions
-from knockgraph.benchmark.plan import Cell
+from knockgraph.benchmark.plan import TRAP, Cell
 from knockgraph.bootstrap import Floats, interval, mean_over_seeds, resampled
 from knockgraph.errors import KnockgraphError
 from knockgraph.train.groups import BEST
@@ -46,10 +46,11 @@ def _table(folder: Path, cells: Sequence[Cell], samples: int) -> list[dict[str, 
         return []
     sampled = [_of_seed(folder, [c for c in cells if c.seed == seed and c.model in models], samples) for seed in seeds]
     first, any_cell = done[models[0], seeds[0]], cells[0]
+    ranked = [model for model in models if TRAP not in model.split()] or models
     tables = []
     for score in sampled[0]:
         means = {model: mean_over_seeds([one[score][model] for one in sampled]) for model in models}
-        known = [model for model in models if not np.isnan(means[model][0])]
+        known = [model for model in ranked if not np.isnan(means[model][0])]
         best = max(known, key=lambda model: means[model][0]) if known else None
         rows = []
         for model in models:
@@ -57,6 +58,7 @@ def _table(folder: Path, cells: Sequence[Cell], samples: int) -> list[dict[str, 
             rows.append(
                 {
                     "model": model,
+                    "ranked": model in ranked,
                     "default": model == BEST.get(any_cell.screen, "profile-propagation"),
                     "seeds": [float(one[score][model][0]) for one in sampled],
                     "mean": asdict(interval(means[model])),

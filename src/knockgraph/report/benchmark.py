@@ -14,6 +14,11 @@ _PERMUTED = {
     "labels": "CONTROL: labels were given to permuted experiments.",
 }
 
+_UNRANKED = (
+    "† is shown but not ranked: its input shares measurement errors with the labels, so part of its score is not "
+    "prediction."
+)
+
 
 def markdown(result: dict[str, Any]) -> str:
     """The tables as Markdown: scores of each seed, their mean in bold if it is the best, and its interval."""
@@ -38,13 +43,15 @@ def html(result: dict[str, Any]) -> str:
 def about(result: dict[str, Any]) -> str:
     """How the tables were made, in a few sentences."""
     control = f"{_PERMUTED[result['permute']]} " if result["permute"] in _PERMUTED else ""
+    rows = [row for one in result["tables"] for row in one["rows"]]
+    unranked = "" if all(row["ranked"] for row in rows) else f"{_UNRANKED} "
     return (
         f"{control}Test parts of {counted(len(result['seeds']), 'seed')} ({', '.join(map(str, result['seeds']))}), "
         "of the split and of the model: the score of each, then their mean and its 95 % interval "
         f"({result['samples']} bootstrap samples of the test experiments). Settings that were searched were chosen on "
         "validation parts. "
         "“Behind the best” is a paired difference on the same samples. An asterisk marks the default model of the "
-        f"screen. knockgraph {result['version']}."
+        f"screen. {unranked}knockgraph {result['version']}."
     )
 
 
@@ -55,7 +62,7 @@ def _tables(result: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
         timed = all(row["seconds"] is not None for row in one["rows"])
         rows = [
             [
-                row["model"] + (" *" if row["default"] else ""),
+                row["model"] + (" *" if row["default"] else "") + ("" if row["ranked"] else " †"),
                 ", ".join(map(_number, row["seeds"])),
                 _number(row["mean"]["value"], bold=row["model"] == one["best"]),
                 _interval(row["mean"]),
