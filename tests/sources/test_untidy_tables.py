@@ -85,12 +85,14 @@ def test_one_screen_in_many_tables(text: str, tmp_path: Path) -> None:
         "genotype,score\nYAL001C-Δ::kanMX YBR002W::natMX4,-0.31\nYCL003WΔ,0.5\n",
         "gene_a,gene_b,score\nΔYAL001C,YBR002WΔ::kanMX6,-0.31\nYCL003W_Δ,,0.5\n",
         "query,array,score\nYAL001C_tsq508,YBR002W_dma7,-0.31\nYCL003W_sn12,,0.5\n",
+        "Gene A,Gene B,score\nYAL001C - DAMP,YBR002W-DAmP,-0.31\nYCL003W (DAmP),,0.5\n",
+        "genotype,score\nYAL001C - DAMP YBR002W_damp,-0.31\nYCL003W DAmP,0.5\n",
     ],
 )
 def test_deletions_may_be_marked(text: str, tmp_path: Path) -> None:
     screen, reading = read(tmp_path, text)
     assert pairs(screen) == EXPECTED
-    assert any("3 names are read without the mark of a deletion or of a strain: " in note for note in reading.notes)
+    assert any("3 names are read without the mark of a deletion, allele or strain: " in note for note in reading.notes)
 
 
 MATRIX = "query;a;b;C\nA;;-0,5;0,25\nb;-0,5;9;\n"

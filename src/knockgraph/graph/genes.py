@@ -22,6 +22,9 @@ WILD_TYPE = "WT"
 """The written genotype of the wild type."""
 _MARKS = re.compile(r"[Δ∆]?(.+?)(?:[-_]?[Δ∆]\d*)?(?:::.*)?")
 _STRAIN = re.compile(r"(y[a-p][lr]\d{3}[cw](?:-[a-z])?)_[a-z]{1,5}\d+", re.IGNORECASE)
+DAMP = r"[\s_-]+\(?(?i:damp)\b\)?"
+"""The mark of an allele with decreased mRNA, ``ACT1 - DAMP``, as a regular expression; it may hold spaces."""
+_DAMP_LAST = re.compile(rf"(.+?){DAMP}")
 _RESERVED = re.compile(r"[+,|;=\x00-\x1f\x7f]")
 
 
@@ -48,16 +51,18 @@ def unfit(name: object) -> str | None:
 
 
 def unmarked(name: str) -> str:
-    """A gene without the mark of its deletion, or the number of its strain in a genetic array.
+    """A gene without the mark of its deletion or DAmP allele, or the number of its strain in a genetic array.
 
     >>> [unmarked(name) for name in ("rad52Δ", "rad52-Δ", "rad52Δ0::kanMX", "RAD52::URA3", "ΔrecA", "rad52")]
     ['rad52', 'rad52', 'rad52', 'RAD52', 'recA', 'rad52']
     >>> unmarked("YAL002W_dma7"), unmarked("YBR111W-A_tsq508")
     ('YAL002W', 'YBR111W-A')
+    >>> [unmarked(name) for name in ("ACT1 - DAMP", "ACT1-DAmP", "YFL039C_damp", "ACT1 (DAmP)")]
+    ['ACT1', 'ACT1', 'YFL039C', 'ACT1']
     """
-    strain = _STRAIN.fullmatch(name.strip())
-    if strain:
-        return strain[1]
+    allele = _STRAIN.fullmatch(name.strip()) or _DAMP_LAST.fullmatch(name.strip())
+    if allele:
+        return allele[1]
     if not any(sign in name for sign in ("Δ", "∆", "::")):
         return name
     found = _MARKS.fullmatch(name)

@@ -11,7 +11,7 @@ The layouts::
     query,array,PHENOTYPE,…                             the same
     gene,GENE,GENE,…                                    a matrix: one gene per row, one per column
 
-A deletion may be marked: ``rad52Δ``, ``rad52Δ::kanMX``, ``YAL002W_dma7``.
+A deletion may be marked: ``rad52Δ``, ``rad52Δ::kanMX``, ``YAL002W_dma7``, ``ACT1 - DAMP``.
 
 :mod:`knockgraph.sources.table_layout` recognises the columns, :mod:`knockgraph.sources.text_table` how a text file is
 written. What was understood is reported, never only guessed.
@@ -68,7 +68,7 @@ class TableReading(FileReport):
         assert self.layout is not None
         decimal = ", decimal comma" if self.layout.decimal == "comma" else ""
         yield f"{self.path}: {self.form}{decimal}"
-        yield f"  genes: {_genes_in_words(self.layout)}"
+        yield f"  genes: {_genes_in_words(self.layout, max(self.sizes, default=0))}"
         yield f"  phenotypes: {', '.join(map(self._phenotype, self.layout.phenotypes[:_SHOWN]))}" + _more(
             self.layout.phenotypes
         )
@@ -249,7 +249,7 @@ class _Collected:
         marked = self._genotypes.marked
         if marked:
             some = counted(len(marked), "name is", "names are")
-            found.append(f"{some} read without the mark of a deletion or of a strain: {listed(list(marked))}")
+            found.append(f"{some} read without the mark of a deletion, allele or strain: {listed(list(marked))}")
         if self._repeated:
             found.append(f"{counted(self._repeated, 'row names', 'rows name')} the same gene twice, which counts once")
         return found
@@ -331,11 +331,12 @@ def _first(screen: Screen) -> str:
     return ", ".join([as_text(screen.genotypes[0]), *values])
 
 
-def _genes_in_words(layout: Layout) -> str:
-    if len(layout.genes) > 1:
-        return f"columns {listed(layout.genes)}, one gene each"
+def _genes_in_words(layout: Layout, most: int) -> str:
+    columns = f"column{'s' * (len(layout.genes) > 1)} {listed(layout.genes)}"
+    if 1 < len(layout.genes) >= most:
+        return f"{columns}, one gene each"
     signs = {"+": "+ , | or ;", "space": "spaces", "/": "/"}[layout.join]
-    return f"column {layout.genes[0]}, genes joined by {signs}"
+    return f"{columns}, genes joined by {signs}"
 
 
 def _more(names: Sequence[str]) -> str:
