@@ -85,6 +85,8 @@ def test_one_screen_in_many_tables(text: str, tmp_path: Path) -> None:
         "genotype,score\nYAL001C-Δ::kanMX YBR002W::natMX4,-0.31\nYCL003WΔ,0.5\n",
         "gene_a,gene_b,score\nΔYAL001C,YBR002WΔ::kanMX6,-0.31\nYCL003W_Δ,,0.5\n",
         "query,array,score\nYAL001C_tsq508,YBR002W_dma7,-0.31\nYCL003W_sn12,,0.5\n",
+        "Query Strain ID\tQuery allele name\tArray Strain ID\tArray allele name\tscore\n"
+        "YAL001C_tsq508\ttfc3-1\tYBR002W_dma7\trer2\t-0.31\nYCL003W_sn12\tycl3\t\t\t0.5\n",
         "Gene A,Gene B,score\nYAL001C - DAMP,YBR002W-DAmP,-0.31\nYCL003W (DAmP),,0.5\n",
         "genotype,score\nYAL001C - DAMP YBR002W_damp,-0.31\nYCL003W DAmP,0.5\n",
     ],

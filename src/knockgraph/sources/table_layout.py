@@ -28,7 +28,17 @@ Place = Callable[[int], str]
 _NUMBER = re.compile(r"[+-]?(\d+(?P<mark>[.,]?)\d*|(?P<first>[.,])\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _NOUNS_OF_GENES = frozenset({"gene", "g", "orf", "protein", "interactor", "mutant", "deletion", "ko", "knockout"})
-_WORDS_OF_GENES = _NOUNS_OF_GENES | {"name", "symbol", "systematic", "standard", "official", "locus", "tag", "id"}
+_WORDS_OF_GENES = _NOUNS_OF_GENES | {
+    "name",
+    "symbol",
+    "systematic",
+    "standard",
+    "official",
+    "locus",
+    "tag",
+    "strain",
+    "id",
+}
 _FAMILIES = (
     ("a", "b", "c", "d", "e"),
     ("1", "2", "3", "4", "5"),
