@@ -1,10 +1,13 @@
 """Importing knockgraph is light: it adds little to torch and pulls in no heavy library."""
 
+import ast
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,21 @@ def test_every_error_is_public() -> None:
     texts = {path.name: path.read_text(encoding="utf-8") for path in folder.rglob("*.py") if path.name != "errors.py"}
     defined = {name: base for text in texts.values() for name, base in elsewhere.findall(text)}
     assert {name for name, base in defined.items() if base in errors} == set()
+
+
+def test_every_imported_package_is_asked_for() -> None:
+    """The command line imported click, which came with a package that is only for development."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = {re.sub(r"[-_.]+", "-", one.partition(">")[0]).lower() for one in project["dependencies"]}
+    optional = {"cobra", "lmdb", "polars", "python_calamine", "sklearn", "triton"}
+    where = packages_distributions()
+    for path in Path(knockgraph.__file__).parent.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+        for top in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"knockgraph"} - optional:
+            from_ = {re.sub(r"[-_.]+", "-", name).lower() for name in where.get(top, ())}
+            assert from_ & asked, f"{path.name} imports {top}, which pyproject.toml does not ask for"
 
 
 def test_nothing_else_shows() -> None:

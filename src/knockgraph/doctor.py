@@ -33,7 +33,7 @@ class Finding:
 
 _NEEDED = (
     *("torch", "numpy", "safetensors", "pyarrow", "pandas", "torch_geometric", "typer", "rich"),
-    *("matplotlib", "lightning", "torchmetrics", "hydra-core", "tensorboard"),
+    *("matplotlib", "lightning", "torchmetrics", "hydra-core", "omegaconf", "pyyaml", "tensorboard"),
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -85,7 +84,7 @@ def options(
     )
 
 
-def complete_overrides(ctx: click.Context, incomplete: str) -> list[str]:
+def complete_overrides(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completion of ``key=value``. Bash hands over what stands behind ``=`` as a word of its own."""
     from knockgraph.train.explained import completions
 
