@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +251,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path
         run(tmp_path, screens=["collins2007"])
     with pytest.raises(ConfigError, match=r"--own '\.\.': the name of a screen has letters"):
         run(tmp_path, own={"..": planted / "screen.parquet"}, cell=planted / "cell.cellgraph")
-    with pytest.raises(ConfigError, match="--own needs --cell FILE"):
+    with pytest.raises(ConfigError, match="--own needs --cell FILE.* or --from DIR"):
         run(tmp_path, own={"a": planted / "screen.parquet"})
     with pytest.raises(ConfigError, match="has no such split; it has random, unseen genes"):
         run(tmp_path, screens=["demo"], splits=["query pairs"])
@@ -288,6 +289,26 @@ def test_a_screen_of_ones_own_may_be_a_table(planted: Path, tmp_path: Path) -> N
     assert found[0]["experiments"] == found[1]["experiments"]
     assert Screen.load(tmp_path / "out" / "data" / "own-table.parquet").phenotypes["score"].tolist() == y.tolist()
     assert any(text.startswith("table: ") for text in said)
+
+
+def test_a_screen_of_ones_own_is_measured_on_the_public_cell_unless_another_is_given(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command: the cell graph had to be built before, by another."""
+
+    def build(screens: Sequence[str], raw: Path, folder: Path, say: Callable[[str], None]) -> None:
+        del say
+        assert (list(screens), raw) == ([], tmp_path / "raw")
+        folder.mkdir(parents=True)
+        shutil.copy(planted / "cell.cellgraph", folder / "yeast-clean.cellgraph")
+
+    monkeypatch.setattr("knockgraph.benchmark.run.build", build)
+    own = {"planted": planted / "screen.parquet"}
+    options: dict[str, Any] = {"models": [BEST], "splits": ["unseen genes"], "seeds": 1, "samples": 5}
+    assert run(tmp_path / "out", raw=tmp_path / "raw", own=own, say=lambda _: None, **options) == []
+    [table] = json.loads((tmp_path / "out" / "benchmark.json").read_text())["tables"]
+    assert table["rows"][0]["mean"]["value"] > 0.7
+    assert run(tmp_path / "out", own=own, say=lambda _: None, **options) == []  # it is there now
 
 
 def test_a_screen_of_ones_own_may_name_its_phenotype_as_it_likes(planted: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def run(
         raw: The folder with the public files, for public screens that were not built before.
         screens: Names of public screens, or ``demo``.
         own: Name → screen of pairs, a file or a table.
-        cell: The cell graph of ``own``.
+        cell: The cell graph of ``own``, by default the one that is built of the public files.
         models: Rows, see :func:`knockgraph.benchmark.plan.cells`.
         splits: Names; empty: all.
         seeds: How many, from 0 on.
@@ -52,21 +52,27 @@ def run(
         samples: Of the bootstrap.
         say: Told what happens.
     """
+    public_cell = folder / "data" / "yeast-clean.cellgraph"
     if own and cell is None:
-        raise ConfigError("--own needs --cell FILE, the cell graph of your screen")
+        if raw is None and not public_cell.exists():
+            raise ConfigError(
+                "--own needs --cell FILE, the cell graph of your screen, or --from DIR, the public yeast files to build "
+                "it from"
+            )
+        cell = public_cell
     for name in own or {}:
         check_name(name)
     own = {name: as_screen_file(name, path, folder / "data", say) for name, path in (own or {}).items()}
     chosen = _screens(folder / "data", screens or (), own, cell, more)
     public = [screen.name for screen in chosen if screen.name in (screens or ()) and screen.name != "demo"]
-    if public and raw is None and not (folder / "data" / "yeast-clean.cellgraph").exists():
+    if public and raw is None and not public_cell.exists():
         raise ConfigError("public screens need --from DIR, the folder with their files; or measure --screen demo")
     words = [*more, *([] if permute == "none" else [f"data.permute={permute}"])]
     wanted = cells(chosen, models, splits, range(seeds), words)
+    if raw is not None and (public or cell == public_cell):
+        build(public, raw, folder / "data", say)
     for name in own:
         _refuse_unreadable(name, next(cell for cell in wanted if cell.screen == name))
-    if public and raw is not None:
-        build(public, raw, folder / "data", say)
     name = "benchmark" if permute == "none" else f"benchmark-{permute}"
     kept = folder / ("cells" if permute == "none" else f"cells-{permute}")
     problems = run_all(kept, wanted, jobs, say)
