@@ -251,7 +251,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path
         run(tmp_path, screens=["collins2007"])
     with pytest.raises(ConfigError, match=r"--own '\.\.': the name of a screen has letters"):
         run(tmp_path, own={"..": planted / "screen.parquet"}, cell=planted / "cell.cellgraph")
-    with pytest.raises(ConfigError, match="--own needs --cell FILE.* or --from DIR"):
+    with pytest.raises(ConfigError, match=r"--own needs --cell FILE.* or --from DIR"):
         run(tmp_path, own={"a": planted / "screen.parquet"})
     with pytest.raises(ConfigError, match="has no such split; it has random, unseen genes"):
         run(tmp_path, screens=["demo"], splits=["query pairs"])

@@ -56,8 +56,8 @@ def run(
     if own and cell is None:
         if raw is None and not public_cell.exists():
             raise ConfigError(
-                "--own needs --cell FILE, the cell graph of your screen, or --from DIR, the public yeast files to build "
-                "it from"
+                "--own needs --cell FILE, the cell graph of your screen, or --from DIR, the public yeast files to "
+                "build it from"
             )
         cell = public_cell
     for name in own or {}:

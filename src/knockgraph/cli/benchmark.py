@@ -22,8 +22,8 @@ def benchmark(
     own: Annotated[
         list[str] | None,
         typer.Option(
-            help="A screen of pairs of your own, NAME=FILE, a screen or a table; repeatable. Its cell graph is --cell, or "
-            "yeast-clean, built of the files in --from."
+            help="A screen of pairs of your own, NAME=FILE, a screen or a table; repeatable. Its cell graph is --cell, "
+            "or yeast-clean, built of the files in --from."
         ),
     ] = None,
     cell: Annotated[Path | None, typer.Option(help="The cell graph of your own screens.")] = None,
