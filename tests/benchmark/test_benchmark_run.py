@@ -19,6 +19,7 @@ from numpy.random import default_rng
 
 from knockgraph import CellGraph, Screen
 from knockgraph.benchmark.cells import run_all
+from knockgraph.benchmark.files import as_screen_file
 from knockgraph.benchmark.plan import TRAP, Cell, cells, own_screen
 from knockgraph.benchmark.run import run
 from knockgraph.errors import ConfigError
@@ -289,6 +290,29 @@ def test_a_screen_of_ones_own_may_be_a_table(planted: Path, tmp_path: Path) -> N
     assert found[0]["experiments"] == found[1]["experiments"]
     assert Screen.load(tmp_path / "out" / "data" / "own-table.parquet").phenotypes["score"].tolist() == y.tolist()
     assert any(text.startswith("table: ") for text in said)
+
+
+def test_a_screen_of_ones_own_may_be_a_matrix_of_other_genes_in_rows_than_in_columns(
+    planted: Path, tmp_path: Path
+) -> None:
+    """Of pairs, so that columns of numbers beside one column of genes are genes, not phenotypes."""
+    screen = Screen.load(planted / "screen.parquet")
+    y = dict(zip(screen.genotypes, screen.phenotypes["gene_interaction"].tolist(), strict=True))
+    genes = sorted({gene for pair in y for gene in pair})
+    rows, columns = genes[::2], genes[1::2]
+    lines = [["", *columns], *([a, *(y.get(tuple(sorted((a, b))), "") for b in columns)] for a in rows)]
+    text = "\n".join("\t".join(map(str, line)) for line in lines)
+    (tmp_path / "matrix.txt").write_text(text, encoding="utf-8")
+    made = as_screen_file("matrix", tmp_path / "matrix.txt", tmp_path, lambda _: None)
+    found = Screen.load(made)
+    wanted = {pair: value for pair, value in y.items() if (pair[0] in rows) != (pair[1] in rows)}
+    assert dict(zip(found.genotypes, found.phenotypes["score"].tolist(), strict=True)) == wanted
+    several = [f"{a}+{b}" + f"\t{value}" * 30 for (a, b), value in y.items()]  # thirty phenotypes of pairs
+    header = "\t".join(["genotype", *(f"trait{k}" for k in range(30))])
+    (tmp_path / "traits.txt").write_text("\n".join([header, *several]), encoding="utf-8")
+    assert (
+        len(Screen.load(as_screen_file("traits", tmp_path / "traits.txt", tmp_path, lambda _: None)).phenotypes) == 30
+    )
 
 
 def test_a_screen_of_ones_own_is_measured_on_the_public_cell_unless_another_is_given(

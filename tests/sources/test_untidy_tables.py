@@ -128,6 +128,22 @@ def test_a_matrix_with_other_names_must_be_said(tmp_path: Path) -> None:
         read(tmp_path, "thing,other\nx,y\n", matrix=True)
 
 
+def test_the_control_of_genetic_arrays_counts_as_no_gene(tmp_path: Path) -> None:
+    """A pair of HO and a query gene was taken for a double mutant, and a digenic row for a trigenic one."""
+    queries = {"YAL015C+YDL227C_tm461": 0.1, "YAL015C+YOL043C_tm72": -0.2, "YDL227C_sn1": 0.0}
+    rows = "".join(f"{query}\tYBL007C_dma91\t{value}\n" for query, value in queries.items())
+    screen, reading = read(tmp_path, f"Query Strain ID\tArray Strain ID\tscore\n{rows}", "sga.txt")
+    assert pairs(screen) == [
+        (("YAL015C", "YBL007C"), 0.1),
+        (("YAL015C", "YBL007C", "YOL043C"), -0.2),
+        (("YBL007C",), 0.0),
+    ]
+    assert "note: 2 genotypes have YDL227C (HO), the control of genetic arrays, which counts as no gene" in str(reading)
+    other, reading = read(tmp_path, "gene_a\tgene_b\tscore\nYAL015C\tYDL227C\t0.1\n", "other.txt")
+    assert pairs(other) == [(("YAL015C", "YDL227C"), 0.1)]
+    assert "HO" not in str(reading)
+
+
 def test_a_matrix_of_pandas() -> None:
     pd = pytest.importorskip("pandas")
     values = pd.DataFrame([[None, -0.5, 0.25]], index=["A"], columns=["A", "b", "C"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from knockgraph.errors import ScreenError
 from knockgraph.sources.presets import build_graph, import_screen
 from knockgraph.sources.source import GraphOptions, ScreenOptions, Table
-from knockgraph.sources.table_layout import TableOptions
+from knockgraph.sources.table_blocks import blocks_of
+from knockgraph.sources.table_layout import JOINS, TableOptions, understand
 from knockgraph.sources.tables import read_table
 from knockgraph.train.predictor import Say
 
@@ -16,6 +19,7 @@ _TABLES: dict[str, dict[str, Table]] = {
     "costanzo2016": {"costanzo2016": "auto"},
     "kuzmin2018": {"kuzmin2018": "trigenic-calls", "kuzmin2018-digenic": "digenic-calls"},
 }
+_MANY_COLUMNS = 20
 
 
 def build(screens: Sequence[str], raw: Path, folder: Path, say: Say) -> None:
@@ -47,15 +51,30 @@ def as_screen_file(name: str, path: Path, folder: Path, say: Say) -> Path:
 
     Args:
         name: Of the screen.
-        path: A screen file (Parquet), or a table as people have them (text or Excel).
+        path: A screen file (Parquet), or a table as people have them (text or Excel): a row per pair, or a matrix.
         folder: Where a file that is made goes.
         say: Told how a table was understood.
     """
     if path.suffix == ".parquet":
         return path
-    screen, reading = read_table(path, TableOptions())
+    screen, reading = read_table(path, TableOptions(matrix=_is_matrix(path)))
     say(f"{name}: {reading}")
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"own-{name}.parquet"
     screen.save(made)
     return made
+
+
+def _is_matrix(path: Path) -> bool:
+    """Whether one column names a gene and many others hold numbers: in a screen of pairs, these are genes, too."""
+    blocks = blocks_of(path, TableOptions())
+    if len(blocks.columns) < _MANY_COLUMNS:
+        return False
+    sample = blocks.sample()
+    try:
+        layout = understand(blocks.name, blocks.columns, sample, TableOptions())
+    except ScreenError:  # the column of genes has no name
+        return True
+    written = [str(cell) for cell in sample[layout.genes[0]] if cell is not None]
+    several = len(layout.genes) > 1 or any(re.search(JOINS[layout.join], cell) for cell in written)
+    return not several and len(layout.phenotypes) > _MANY_COLUMNS // 2

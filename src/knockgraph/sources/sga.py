@@ -6,6 +6,7 @@ interaction score, its p-value, the mutant's fitness and its standard deviation.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +45,12 @@ def is_sga(path: Path) -> bool:
         return DelimitedFile(path, "\t", header="query strain").find(*QUERY) is not None
     except FileFormatError:
         return False
+
+
+def are_strains(columns: Collection[str]) -> bool:
+    """Whether these columns of genes are the queries and the arrays of this layout."""
+    names = {name.casefold() for name in columns}
+    return all(any(name.casefold() in names for name in known) for known in (QUERY, ARRAY))
 
 
 def strain_genes(strain: str) -> list[str]:

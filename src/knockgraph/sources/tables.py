@@ -33,6 +33,7 @@ from knockgraph.screen.genotypes import as_text
 from knockgraph.sources.folder import table_in
 from knockgraph.sources.matrix import GENES, as_pairs, genes_of_rows
 from knockgraph.sources.report import FileReport, ImportReport
+from knockgraph.sources.sga import CONTROL, are_strains
 from knockgraph.sources.source import ScreenOptions, Source
 from knockgraph.sources.table_blocks import blocks_of, without_blank_rows
 from knockgraph.sources.table_layout import MISSING, WILD_TYPES, Layout, TableOptions, understand
@@ -196,7 +197,7 @@ class _Collected:
     def __init__(self, name: str, layout: Layout) -> None:
         self.name = name
         self.layout = layout
-        self._genotypes = WrittenGenotypes(layout.join)
+        self._genotypes = WrittenGenotypes(layout.join, CONTROL if are_strains(layout.genes) else None)
         self._values: dict[str, list[Floats]] = {column: [] for column in layout.numbers}
         self._sources: dict[str, int] = {}
         self._source_codes: list[npt.NDArray[np.int32]] = []
@@ -250,6 +251,10 @@ class _Collected:
         if marked:
             some = counted(len(marked), "name is", "names are")
             found.append(f"{some} read without the mark of a deletion, allele or strain: {listed(list(marked))}")
+        controls = self._genotypes.controls
+        if controls:
+            some = counted(controls, "genotype has", "genotypes have")
+            found.append(f"{some} {CONTROL} (HO), the control of genetic arrays, which counts as no gene")
         if self._repeated:
             found.append(f"{counted(self._repeated, 'row names', 'rows name')} the same gene twice, which counts once")
         return found

@@ -22,13 +22,17 @@ class WrittenGenotypes:
 
     Args:
         join: What divides the genes of a string, one of :data:`JOINS`.
+        control: A gene whose deletion has no effect, and which counts as none.
 
     Attributes:
         marked: Names that were written with the mark of a deletion, see :func:`unmarked`.
+        controls: How many genotypes had the control.
     """
 
-    def __init__(self, join: str = "+") -> None:
+    def __init__(self, join: str = "+", control: str | None = None) -> None:
         self.marked: dict[str, None] = {}
+        self.controls = 0
+        self._control = control
         self._join = join
         self._code: dict[str, int] = {}
         self._codes: list[npt.NDArray[np.int32]] = []
@@ -70,6 +74,10 @@ class WrittenGenotypes:
             codes, size = self._without_wild_type(column, names, codes, size)
         self.marked |= dict.fromkeys(name for name in names if unmarked(name) != name)
         names = [unmarked(name) for name in names]
+        neutral = [code for code, name in enumerate(names) if name == self._control]
+        if neutral:
+            codes, size, rows = _without(neutral, codes, size)
+            self.controls += rows
         for code, name in enumerate(names):
             if "=" in name and name not in self._code:
                 self._check_value(name, code, codes, size)
@@ -125,11 +133,7 @@ class WrittenGenotypes:
             except ScreenError as error:
                 raise ScreenError(f"data row {row}: {error}") from error
         none = [code for code, name in enumerate(names) if name.casefold() in WILD_TYPES]
-        if not none:
-            return codes, size
-        wild = np.isin(codes, none)
-        wild_in_row = np.bincount(np.repeat(np.arange(len(size)), size)[wild], minlength=len(size))
-        return codes[~wild], (size - wild_in_row).astype(np.int32)
+        return _without(none, codes, size)[:2] if none else (codes, size)
 
     def _check_value(self, name: str, code: int, codes: npt.NDArray[np.int32], size: npt.NDArray[np.int32]) -> None:
         try:
@@ -141,6 +145,15 @@ class WrittenGenotypes:
     def _row_of(self, entry: int, size: npt.NDArray[np.int32]) -> int:
         """The number, from 1, of the experiment that an entry of this block belongs to."""
         return self._rows + int(np.searchsorted(np.cumsum(size), entry, side="right")) + 1
+
+
+def _without(
+    none: list[int], codes: npt.NDArray[np.int32], size: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+    """Genotypes without some codes, and how many of them had one."""
+    left_out = np.isin(codes, none)
+    in_row = np.bincount(np.repeat(np.arange(len(size)), size)[left_out], minlength=len(size))
+    return codes[~left_out], (size - in_row).astype(np.int32), int((in_row > 0).sum())
 
 
 def _is_list(kind: pa.DataType) -> bool:
