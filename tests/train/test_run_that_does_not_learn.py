@@ -53,6 +53,15 @@ def test_it_is_logged_and_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_page")
+def test_layers_that_do_not_take_part_yet_are_not_measured(tmp_path: Path) -> None:
+    """The first validation of such a run was an internal error."""
+    first = ["model.options.readout.local_states=first", "model.options.readout.local_first=0.5"]
+    trained(tmp_path / "run", *SMALL, *first, "model.options.readout.combine=sum", "trainer.max_epochs=2")
+    logged = curves(tmp_path / "run" / "metrics.csv")
+    assert [step for step, _ in logged["learn/cosine_layer_2"]] == [step for step, _ in logged["val/mse"]][1:]
+
+
+@pytest.mark.usefixtures("no_page")
 def test_it_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights and checkpoints are those of a run that is not looked at."""
     options = [*SMALL, "model.options.messages.dropout=0.2", "trainer.max_epochs=2", "data.experiments=160"]
