@@ -89,7 +89,13 @@ def test_networks_give_the_gain_and_labels_everything(seeds: int, planted: Path,
     text = (tmp_path / "benchmark.md").read_text()
     assert "### planted, unseen genes: Pearson's r" in text
     assert "| profile-propagation * |" in text
-    assert "<table>" in (tmp_path / "benchmark.html").read_text()
+    train, val, test = (unseen["experiments"][part] for part in ("train", "val", "test"))
+    assert f"{train:,} experiments for training, {val:,} for validation, {test:,} in the test part." in text
+    best = f"**{means['unseen genes', 'profile-propagation']:.3f}**"
+    assert best in text
+    page = (tmp_path / "benchmark.html").read_text()
+    assert '<tr class="marked"><td class="words">profile-propagation *</td>' in page
+    assert best not in page
     # Permuted networks take the gain away, permuted labels everything.
     networks = measured(tmp_path, planted, "networks", splits=("unseen genes",))[0]
     assert networks["unseen genes", "profile-propagation"] < 0.3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,7 +34,8 @@ def summary(folder: Path, cells: Sequence[Cell], permute: str, samples: int = SA
         here = [cell for cell in cells if (cell.screen, cell.split) == (screen, split)]
         tables += _table(folder, here, samples)
     seeds = sorted({cell.seed for cell in cells})
-    return {"version": __version__, "permute": permute, "seeds": seeds, "samples": samples, "tables": tables}
+    about = {"version": __version__, "date": datetime.date.today().isoformat(), "permute": permute}
+    return {**about, "seeds": seeds, "samples": samples, "tables": tables}
 
 
 def _table(folder: Path, cells: Sequence[Cell], samples: int) -> list[dict[str, Any]]:

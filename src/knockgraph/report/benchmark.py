@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from html import escape
 from typing import Any
 
 from knockgraph.html.page import numbers, page, table
 from knockgraph.words import counted
 
+_MEAN = 2  # the column
 _SCORES = {"pearson": "Pearson's r", "auroc": "area under the ROC curve", "average_precision": "average precision"}
 _PERMUTED = {
     "networks": "CONTROL: networks and features were given to permuted genes.",
@@ -23,19 +25,24 @@ _UNRANKED = (
 def markdown(result: dict[str, Any]) -> str:
     """The tables as Markdown: scores of each seed, their mean in bold if it is the best, and its interval."""
     lines = [about(result), ""]
-    for title, headings, rows in _tables(result):
-        lines += [f"### {title}", "", f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
-        lines += [f"| {' | '.join(row)} |" for row in rows]
+    for one in result["tables"]:
+        headings, rows = _table(one)
+        lines += [f"### {_title(one)}", "", _sizes(one), ""]
+        lines += [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+        for row, about_row in zip(rows, one["rows"], strict=True):
+            if about_row["model"] == one["best"]:
+                row[_MEAN] = f"**{row[_MEAN]}**"
+            lines.append(f"| {' | '.join(row)} |")
         lines.append("")
     return "\n".join(lines)
 
 
 def html(result: dict[str, Any]) -> str:
     """The self-contained page."""
-    sections = [
-        (title, table(headings, [[cell.replace("**", "") for cell in row] for row in rows]))
-        for title, headings, rows in _tables(result)
-    ]
+    sections = []
+    for one in result["tables"]:
+        best = next((k for k, row in enumerate(one["rows"]) if row["model"] == one["best"]), None)
+        sections.append((_title(one), f'<p class="dim">{escape(_sizes(one))}</p>{table(*_table(one), best)}'))
     sections.append(("Numbers", numbers("all numbers, with the settings that were chosen", result)))
     return page("Benchmark", about(result), sections)
 
@@ -51,36 +58,41 @@ def about(result: dict[str, Any]) -> str:
         f"({result['samples']} bootstrap samples of the test experiments). Settings that were searched were chosen on "
         "validation parts. "
         "“Behind the best” is a paired difference on the same samples. An asterisk marks the default model of the "
-        f"screen. {unranked}knockgraph {result['version']}."
+        f"screen, the numbers of experiments are those of the first seed. {unranked}knockgraph {result['version']}, "
+        f"{result['date']}."
     )
 
 
-def _tables(result: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    found = []
-    for one in result["tables"]:
-        title = f"{one['screen']}, {one['split']}: {_SCORES[one['score']]}"
-        timed = all(row["seconds"] is not None for row in one["rows"])
-        rows = [
-            [
-                row["model"] + (" *" if row["default"] else "") + ("" if row["ranked"] else " †"),
-                ", ".join(map(_number, row["seeds"])),
-                _number(row["mean"]["value"], bold=row["model"] == one["best"]),
-                _interval(row["mean"]),
-                "–" if row["less_than_best"] is None else _difference(row["less_than_best"]),
-                *([f"{row['seconds']:.0f} s"] if timed else []),
-            ]
-            for row in one["rows"]
+def _title(one: dict[str, Any]) -> str:
+    return f"{one['screen']}, {one['split']}: {_SCORES[one['score']]}"
+
+
+def _sizes(one: dict[str, Any]) -> str:
+    train, val, test = (f"{one['experiments'][part]:,}" for part in ("train", "val", "test"))
+    return f"{train} experiments for training, {val} for validation, {test} in the test part."
+
+
+def _table(one: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows."""
+    timed = all(row["seconds"] is not None for row in one["rows"])
+    rows = [
+        [
+            row["model"] + (" *" if row["default"] else "") + ("" if row["ranked"] else " †"),
+            ", ".join(map(_number, row["seeds"])),
+            _number(row["mean"]["value"]),
+            _interval(row["mean"]),
+            "–" if row["less_than_best"] is None else _difference(row["less_than_best"]),
+            *([f"{row['seconds']:.0f} s"] if timed else []),
         ]
-        headings = ["model", "seeds", "mean", "95 % interval", "behind the best", *(["fit"] if timed else [])]
-        found.append((title, headings, rows))
-    return found
+        for row in one["rows"]
+    ]
+    return ["model", "seeds", "mean", "95 % interval", "behind the best", *(["fit"] if timed else [])], rows
 
 
-def _number(value: float | None, bold: bool = False) -> str:
+def _number(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "–"
-    text = f"{value:.3f}".replace("-", "−")
-    return f"**{text}**" if bold else text
+    return f"{value:.3f}".replace("-", "−")
 
 
 def _interval(values: dict[str, float]) -> str:
