@@ -55,6 +55,24 @@ def test_a_paired_difference_is_tighter_than_its_parts() -> None:
     assert mean_over_seeds([np.array([1.0, 2.0]), np.array([3.0, 6.0])]).tolist() == [2.0, 4.0]
 
 
+def test_repeated_measurements_are_drawn_together() -> None:
+    """Three copies of each genotype made the interval narrower, as if there were three times as many."""
+    random = default_rng(5)
+    y, p = random.normal(size=(2, 150))
+    genotype = np.tile(random.permutation(150) + 7, 3)
+    once = resampled(y, {"m": p}, False, 300, 0)["pearson"]["m"]
+    thrice = resampled(np.tile(y, 3), {"m": np.tile(p, 3)}, False, 300, 0, genotype)["pearson"]["m"]
+    assert thrice[0] == pytest.approx(once[0])
+    assert thrice[1:].std() == pytest.approx(once[1:].std(), rel=0.15)
+    apart = resampled(np.tile(y, 3), {"m": np.tile(p, 3)}, False, 300, 0)["pearson"]["m"]
+    assert apart[1:].std() < 0.7 * thrice[1:].std()
+    draw = default_rng(0).multinomial(150, np.full(150, 1 / 150), size=2)[1]
+    rows = np.argsort(np.unique(genotype[:150], return_inverse=True)[1])
+    assert thrice[1] == pytest.approx(pearsonr(np.repeat(y[rows], draw), np.repeat(p[rows], draw)).statistic)
+    different = resampled(y, {"m": p}, False, 3, 0, random.permutation(150))["pearson"]["m"]
+    assert different.tolist() == once[:4].tolist()  # nothing is repeated
+
+
 def test_several_phenotypes_with_missing_labels() -> None:
     random = default_rng(3)
     y = random.normal(size=200)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.integer[Any]]
 _AT_ONCE = 50  # samples whose weights are kept in memory together
 
 
@@ -22,12 +24,18 @@ class Interval:
 
 
 def resampled(
-    measured: Floats, predicted: Mapping[str, Floats], classes: bool, samples: int, seed: int
+    measured: Floats,
+    predicted: Mapping[str, Floats],
+    classes: bool,
+    samples: int,
+    seed: int,
+    genotype: Ints | None = None,
 ) -> dict[str, dict[str, Floats]]:
     r"""Score → model → its value, then those of ``samples`` bootstrap samples, ``[1 + samples]``.
 
-    A sample draws as many experiments as there are, with replacement: experiment i counts :math:`w_i` times. All models
-    see the same samples, so that differences between them are paired. Of several phenotypes the score is their mean.
+    A sample draws as many genotypes as there are, with replacement: all experiments of genotype i count :math:`w_i`
+    times, because repeated measurements are not independent tests of a prediction. All models see the same samples, so
+    that differences between them are paired. Of several phenotypes the score is their mean.
 
     Args:
         measured: Labels, ``[experiments]`` or ``[experiments, phenotypes]``; of classes 0 and 1; NaN is not measured.
@@ -35,13 +43,18 @@ def resampled(
         classes: Whether the scores are AUROC and average precision, or else Pearson's correlation.
         samples: How many.
         seed: Of the draws.
+        genotype: A number per experiment, equal where the genotypes are, ``[experiments]``; by default all differ.
     """
     random, n = np.random.default_rng(seed), len(measured)
+    group = np.arange(n) if genotype is None else np.unique(genotype, return_inverse=True)[1]
+    groups = int(group.max(initial=-1)) + 1
     truth = measured.reshape(n, -1)
     found: dict[str, dict[str, list[Floats]]] = {}
     for start in range(0, samples + 1, _AT_ONCE):
         count = min(_AT_ONCE, samples + 1 - start)
-        weight = random.multinomial(n, np.full(n, 1 / n), size=count).astype(np.float64)
+        weight = random.multinomial(groups, np.full(groups, 1 / groups), size=count).astype(np.float64)
+        if groups < n:
+            weight = weight[:, group]
         if start == 0:
             weight[0] = 1.0
         for model, p in predicted.items():

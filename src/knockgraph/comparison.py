@@ -28,7 +28,12 @@ _RARE = ((0, 0, "none"), (1, 9, "1 to 9"), (10, 99, "10 to 99"), (100, None, "10
 
 
 def confidence(
-    model: str, target: Tensor, predicted: Mapping[str, Tensor], classes: bool, seed: int = 0
+    model: str,
+    target: Tensor,
+    predicted: Mapping[str, Tensor],
+    classes: bool,
+    seed: int = 0,
+    genotype: Ints | None = None,
 ) -> dict[str, Any] | None:
     """Bootstrap intervals of each line's score and of the model's lead over it; ``None`` for very many phenotypes.
 
@@ -38,12 +43,13 @@ def confidence(
         predicted: Line → the same shape.
         classes: AUROC instead of Pearson's correlation.
         seed: Of the draws.
+        genotype: A number per experiment, equal where the genotypes are.
     """
     if target.shape[1] > MOST_NAMED:
         return None
     samples = max(100, min(SAMPLES, _DRAWS // max(len(target), 1)))
     values = {line: p.double().cpu().numpy() for line, p in predicted.items()}
-    found = resampled(target.double().cpu().numpy(), values, classes, samples, seed)
+    found = resampled(target.double().cpu().numpy(), values, classes, samples, seed, genotype)
     score = "auroc" if classes else "pearson"
     lines = found[score]
     return {

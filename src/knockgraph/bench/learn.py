@@ -222,7 +222,7 @@ def _confidence(
     if not own:
         return None
     best = max(own, key=lambda r: float(r["test"][score]))["name"]
-    return confidence(best, data.targets("test"), predicted, data.classes, seed)
+    return confidence(best, data.targets("test"), predicted, data.classes, seed, data.genotypes("test"))
 
 
 def _config(base: Config, overrides: Sequence[str], name: str, variant: Variant) -> Config:

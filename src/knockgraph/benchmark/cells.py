@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from knockgraph.train.task import Task
 from knockgraph.words import counted
 
 _RESULT, _PREDICTIONS, _RUN, _ERROR = "cell.json", "predictions.safetensors", "run", "error.txt"
-_METHOD = 2  # to be raised when a change of the code changes scores: cells that were made before are then run again
+_METHOD = 3  # to be raised when a change of the code changes scores: cells that were made before are then run again
 
 
 def finished(folder: Path, cell: Cell) -> dict[str, Any] | None:
@@ -79,11 +79,19 @@ def _same_inputs(found: dict[str, Any], now: Sequence[dict[str, str]]) -> bool:
     return all(was.get(key) == digest for was, files in zip(before, now, strict=True) for key, digest in files.items())
 
 
-def predictions(folder: Path, cell: Cell) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Of a finished cell: experiments, measured and predicted values of the test part, each ``[rows]``."""
+class Predictions(NamedTuple):
+    """Of the test part of a cell, each ``[rows]``."""
+
+    experiment: np.ndarray[Any, Any]
+    genotype: np.ndarray[Any, Any]  #: equal where the genotypes are
+    measured: np.ndarray[Any, Any]
+    predicted: np.ndarray[Any, Any]
+
+
+def predictions(folder: Path, cell: Cell) -> Predictions:
+    """Those of a finished cell."""
     found = load_file(folder / cell.place / _PREDICTIONS)
-    experiment, measured, predicted = (found[name].numpy() for name in ("experiment", "measured", "predicted"))
-    return experiment, measured, predicted
+    return Predictions(*(found[name].numpy() for name in Predictions._fields))
 
 
 def run_all(folder: Path, cells: Sequence[Cell], jobs: int, say: Say) -> list[str]:
@@ -193,7 +201,8 @@ def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
     columns = {"measured": target[:, 0], "predicted": prediction[:, 0]}
     with atomic_write(place / _PREDICTIONS) as part:
         tensors = {name: column.double().contiguous() for name, column in columns.items()}
-        save_file({"experiment": data.bound.experiment[data.rows["test"]].clone(), **tensors}, part)
+        experiment, genotype = data.bound.experiment[data.rows["test"]].clone(), torch.from_numpy(data.genotypes("test"))
+        save_file({"experiment": experiment, "genotype": genotype, **tensors}, part)
     result = {
         **asdict(cell),
         **tried[best],

@@ -78,14 +78,15 @@ def _table(folder: Path, cells: Sequence[Cell], samples: int) -> list[dict[str, 
 def _of_seed(folder: Path, cells: Sequence[Cell], samples: int) -> dict[str, dict[str, Floats]]:
     """Scores of all models on the test part of one seed, resampled together."""
     found = {cell.model: predictions(folder, cell) for cell in cells}
-    experiment, measured, _ = found[cells[0].model]
+    first = found[cells[0].model]
     for cell in cells:
-        if not np.array_equal(found[cell.model][0], experiment):
+        if not np.array_equal(found[cell.model].experiment, first.experiment):
             raise KnockgraphError(
                 f"the cells of {cell.screen}, {cell.split}, seed {cell.seed} were measured on different experiments: "
                 f"the data have changed; remove {folder} and run the benchmark again"
             )
     result = finished(folder, cells[0])
     assert result is not None
-    predicted = {model: p.astype(np.float64) for model, (_, _, p) in found.items()}
-    return resampled(measured.astype(np.float64), predicted, result["classes"], samples, cells[0].seed)
+    predicted = {model: its.predicted.astype(np.float64) for model, its in found.items()}
+    measured = first.measured.astype(np.float64)
+    return resampled(measured, predicted, result["classes"], samples, cells[0].seed, first.genotype)

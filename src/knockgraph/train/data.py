@@ -24,7 +24,8 @@ from knockgraph.errors import (
 )
 from knockgraph.graph import CellGraph
 from knockgraph.graph.permuted import permuted
-from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, splits
+from knockgraph.models.baselines.baseline import GenotypeRows
+from knockgraph.screen import BoundScreen, LabelTransform, Screen, ScreenLoader, Split, ragged, splits
 from knockgraph.screen.calls import check_calls, with_calls
 from knockgraph.screen.ragged import Ints
 from knockgraph.strategies.strategy import Strategy, as_batch
@@ -209,6 +210,11 @@ class TrainingData(LightningDataModule):
     def targets(self, part: str) -> Tensor:
         """Labels of a part in label units, ``[experiments, outputs]``; NaN where one is missing."""
         return self.transform(self.bound.values[self.rows[part]])
+
+    def genotypes(self, part: str) -> Ints:
+        """A number per experiment of a part, equal where the same genes are perturbed, ``[experiments]``."""
+        rows = GenotypeRows.of(self.bound, self.rows[part])
+        return ragged.same_set(rows.genes, rows.ptr, max(self.bound.num_genes, 1))
 
 
 def _overfitted(config: Config) -> int:
