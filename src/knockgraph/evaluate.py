@@ -114,7 +114,9 @@ def evaluate_part(
         "experiments": len(rows),
         "about": _about(config, data),
         **_figures(data, scores, seconds, part),
-        "confidence": comparison.confidence(config.model.name, target, lines, data.classes, config.seed, data.genotypes(part)),
+        "confidence": comparison.confidence(
+            config.model.name, target, lines, data.classes, config.seed, data.genotypes(part)
+        ),
         "approximation": task.approximation,
         **_points(task.phenotypes, measured, predicted),
     }

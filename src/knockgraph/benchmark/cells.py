@@ -201,7 +201,10 @@ def run_cell(folder: Path, cell: Cell) -> dict[str, Any]:
     columns = {"measured": target[:, 0], "predicted": prediction[:, 0]}
     with atomic_write(place / _PREDICTIONS) as part:
         tensors = {name: column.double().contiguous() for name, column in columns.items()}
-        experiment, genotype = data.bound.experiment[data.rows["test"]].clone(), torch.from_numpy(data.genotypes("test"))
+        experiment, genotype = (
+            data.bound.experiment[data.rows["test"]].clone(),
+            torch.from_numpy(data.genotypes("test")),
+        )
         save_file({"experiment": experiment, "genotype": genotype, **tensors}, part)
     result = {
         **asdict(cell),

@@ -35,6 +35,10 @@ _SEARCH: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("noise", (0.8, 0.35)),
     ("scale_power", (1.7, 0.6)),
 )
+WHERE = {False: "seen genes", True: "unseen genes"}
+_MORE_NOISE = (1.6, 3.2, 6.4, 12.8, 25.6)  # tried one after another for as long as more is better
+_GAIN = 0.005  # in correlation
+_PAIR_SHARES = (1.0, 0.5, 0.25)
 _SHRINK = 3.0  # as if every gene had this many more experiments of the usual spread
 
 
@@ -50,6 +54,8 @@ class Choices:
         share: The weight of attention.
         steps: For how long attention is learned.
         corrected: Which corrections are learned: of pairs of seen genes, of those with an unseen one.
+        pair_share: How much of what is predicted beyond effects of single genes is used, where all genes are seen, and
+            where one is unseen.
     """
 
     filling: ProcessSettings
@@ -59,6 +65,7 @@ class Choices:
     share: float = 0.0
     steps: int = 0
     corrected: tuple[bool, ...] = ()
+    pair_share: tuple[float, float] = (1.0, 1.0)
 
 
 class PairGP(JointPairModel):
@@ -85,7 +92,11 @@ class PairGP(JointPairModel):
     from each other where that helps (:class:`~knockgraph.models.baselines.joint_pair_model.JointPairModel`).
 
     a, q and s of the second posterior, and the ridge, are chosen by the validation part where there is one, one after
-    another from the defaults. The first posterior takes what was chosen, too, if that is better.
+    another from the defaults; more and more noise is tried for as long as that helps. The first posterior takes what
+    was chosen, too, if that is better. At last the validation part says how much of all this is used: :math:`\hat y =
+    s + w\,(f - s)`, with the constant and the effects of the seen genes alone, :math:`s = c + \sum_g b_g`, and the
+    whole :math:`f`. Where the whole is not better by more than one standard error, w is 0. There is one w for genotypes
+    of seen genes, and one for those with an unseen gene.
 
     Args:
         graph: The cell graph.
@@ -138,6 +149,7 @@ class PairGP(JointPairModel):
         self._seen: Similarities | None = None
         self.spreads: GeneSpread | None = None
         self._between: Tensor | None = None  # similarities of the seen genes, during the fit
+        self.pair_share = {False: 1.0, True: 1.0}
 
     def _fit_again(self, genotypes: GenotypeRows, y: Floats) -> None:
         self._before = self._choices() if self.process is not None else None
@@ -146,13 +158,35 @@ class PairGP(JointPairModel):
 
     def _choices(self) -> Choices:
         """What the validation part has decided."""
-        return Choices(self.filling, self.settings, self.ridge, self.triples is not None)
+        share = self.pair_share[False], self.pair_share[True]
+        return Choices(self.filling, self.settings, self.ridge, self.triples is not None, pair_share=share)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph(self._name, self.graph, genotypes)
         self._forget()
         self.pace = Pace(self._name)
         super()._fit(genotypes, y)
+        if self.process is not None:
+            self._correct(genotypes, y)
+            self._choose_pair_shares()
+
+    def _correct(self, genotypes: GenotypeRows, y: Floats) -> None:
+        """Learn what is left, in a subclass."""
+
+    def _choose_pair_shares(self) -> None:
+        """See the class."""
+        if self._before is not None:
+            self.pair_share = dict(zip((False, True), self._before.pair_share, strict=True))
+            return
+        for unseen in (False, True):
+            rows = self._chosen_rows(unseen)
+            if rows is None:
+                continue
+            whole, alone = self._in_full(rows[0]), self._of_single_genes(rows[0])
+            missed = (rows[1] - alone) ** 2
+            gains = {share: missed - (rows[1] - alone - share * (whole - alone)) ** 2 for share in _PAIR_SHARES}
+            share, gain = max(gains.items(), key=lambda one: float(one[1].mean()))
+            self.pair_share[unseen] = share if gain.mean() > gain.std() / np.sqrt(len(gain)) else 0.0
 
     def _settle(self) -> None:
         super()._settle()
@@ -168,6 +202,7 @@ class PairGP(JointPairModel):
             return {}
         found = {name: getattr(self.settings, name) for name, _ in _SEARCH} | {"ridge": self.ridge}
         weights = [] if self.weight is None else self.weight.tolist()
+        found |= {f"share of pairs, {WHERE[unseen]}": share for unseen, share in self.pair_share.items()}
         return found | {f"weight of {name}": w for name, w in zip(self.similarities.names, weights, strict=True)}
 
     def _state(self) -> dict[str, Any]:
@@ -182,6 +217,7 @@ class PairGP(JointPairModel):
             "settings": asdict(self.settings),
             "triples": None if triples is None else [triples.direction, triples.weight],
             "spreads": None if self.spreads is None else list(self.spreads),
+            "pair_share": [self.pair_share[False], self.pair_share[True]],
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -197,6 +233,7 @@ class PairGP(JointPairModel):
         self.settings = ProcessSettings(**state["settings"])
         if state["triples"] is not None:
             self.triples = TripleTerm(*map(self._here, state["triples"]))
+        self.pair_share = dict(zip((False, True), state.get("pair_share", (1.0, 1.0)), strict=True))
         if state.get("spreads") is not None:  # earlier runs have none
             self.spreads = GeneSpread(*map(self._here, state["spreads"]))
 
@@ -264,11 +301,11 @@ class PairGP(JointPairModel):
             return
         score = self._score(rows)
 
-        def better(profile: Tensor, settings: ProcessSettings) -> bool:
+        def better(profile: Tensor, settings: ProcessSettings, by: float = 0.0) -> bool:
             nonlocal score
             kept = self.scores
             process, self.scores = posterior(profile, settings)
-            if (its := self._score(rows)) <= score:
+            if (its := self._score(rows)) <= score + by:
                 self.scores = kept
                 return False
             score, self.process, self.settings = its, process, settings
@@ -277,6 +314,11 @@ class PairGP(JointPairModel):
         for name, value in ((name, value) for name, values in _SEARCH for value in values if name not in self.given):
             self.pace.tell(f"choosing settings: {name} {value}")
             better(profile, replace(self.settings, **{name: value}))
+        noisy = self.settings.noise == max(dict(_SEARCH)["noise"]) and "noise" not in self.given
+        for value in _MORE_NOISE if noisy else ():
+            self.pace.tell(f"choosing settings: noise {value}")
+            if not better(profile, replace(self.settings, noise=value), by=_GAIN):
+                break
         if self.settings != default:
             self.pace.tell("both posteriors with these settings")
             if better(filled(self.settings), self.settings):
@@ -315,6 +357,20 @@ class PairGP(JointPairModel):
         return self.triples.features(row, gene, len(genotypes))
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
+        found = self._in_full(genotypes)
+        if set(self.pair_share.values()) == {1.0}:
+            return found
+        share = np.where(self.with_unseen(genotypes), self.pair_share[True], self.pair_share[False])
+        alone = self._of_single_genes(genotypes)
+        predicted: Floats = alone + share * (found - alone)
+        return predicted
+
+    def _of_single_genes(self, genotypes: GenotypeRows) -> Floats:
+        """The constant and the effects of seen genes; those of unseen ones are 0."""
+        return self.constant + sums(genotypes.row, self.effect[genotypes.genes], len(genotypes))
+
+    def _in_full(self, genotypes: GenotypeRows) -> Floats:
+        """With all that is predicted beyond effects of single genes."""
         found = super()._predict(genotypes)
         if self.triples is not None:
             found = found + (self._triple_features(genotypes) @ self.triples.weight).double().cpu().numpy()

@@ -14,13 +14,12 @@ from knockgraph.errors import BaselineError
 from knockgraph.graph import CellGraph
 from knockgraph.models.baselines.baseline import Floats, GenotypeRows
 from knockgraph.models.baselines.out_of_fold import WithoutFold, held_out
-from knockgraph.models.baselines.pair_gp import Choices, PairGP
+from knockgraph.models.baselines.pair_gp import WHERE, Choices, PairGP
 from knockgraph.models.baselines.pair_model import Device
 from knockgraph.models.kernels.attention import STEPS, ProfileAttention
 from knockgraph.models.kernels.correction import PairCorrection
 from knockgraph.models.kernels.propagation import MOST_GENES
 
-_WHERE = {False: "seen genes", True: "unseen genes"}
 _SHARES = (0.5, 0.0, 0.25, 0.75, 1.0)
 _FEWEST_PAIRS = 1000  # fewest pairs out of fold that a correction is learned from
 _ENOUGH_PAIRS = 150_000  # once there are as many, the remaining folds are not fitted
@@ -86,8 +85,7 @@ class ProfilePropagation(PairGP):
         self.attention: ProfileAttention | None = None
         self.corrections: dict[bool, PairCorrection] = {}
 
-    def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
-        super()._fit(genotypes, y)
+    def _correct(self, genotypes: GenotypeRows, y: Floats) -> None:
         if not self.correction or self._between is None:
             return
         for unseen in (False, True) if self._before is None else self._before.corrected:
@@ -99,7 +97,7 @@ class ProfilePropagation(PairGP):
 
     def _chosen(self) -> dict[str, float]:
         found = super()._chosen()
-        kept = {f"correction, {_WHERE[unseen]}": float(unseen in self.corrections) for unseen in _WHERE}
+        kept = {f"correction, {WHERE[unseen]}": float(unseen in self.corrections) for unseen in WHERE}
         return found | {"share of attention": self.share} | kept if found else found
 
     def _state(self) -> dict[str, Any]:
@@ -109,7 +107,7 @@ class ProfilePropagation(PairGP):
         attention = self.attention
         learned = None if attention is None else [dict(attention.state_dict()), attention.center, attention.scale]
         corrections = {
-            _WHERE[unseen]: [dict(one.state_dict()), one.center, one.scale, one.unit]
+            WHERE[unseen]: [dict(one.state_dict()), one.center, one.scale, one.unit]
             for unseen, one in self.corrections.items()
         }
         return found | {"share": self.share, "attention": learned, "corrections": corrections}
@@ -123,7 +121,7 @@ class ProfilePropagation(PairGP):
             weights, center, scale = state["attention"]
             self.attention = ProfileAttention(self._here(center), self._here(scale))
             self.attention.load_state_dict(weights)
-        for unseen, where in _WHERE.items():
+        for unseen, where in WHERE.items():
             if where in state.get("corrections", {}):  # earlier runs have none
                 weights, *about = state["corrections"][where]
                 self.corrections[unseen] = PairCorrection(*map(self._here, about))
@@ -193,8 +191,8 @@ class ProfilePropagation(PairGP):
         if rows is not None and self._score(rows) <= without:
             del self.corrections[unseen]
 
-    def _predict(self, genotypes: GenotypeRows) -> Floats:
-        found = super()._predict(genotypes)
+    def _in_full(self, genotypes: GenotypeRows) -> Floats:
+        found = super()._in_full(genotypes)
         if not self.corrections:
             return found
         of_two, new = np.diff(genotypes.ptr) == 2, self.with_unseen(genotypes)
