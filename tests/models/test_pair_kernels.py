@@ -429,6 +429,44 @@ def test_a_second_fit_keeps_what_was_chosen(name: str, unseen: bool) -> None:
         assert not torch.allclose(plain.predict(screen, rest), before, rtol=1e-3)
 
 
+@pytest.mark.parametrize("unseen", [False, True])
+@pytest.mark.parametrize("name", ["pair-gp", "profile-propagation"])
+def test_what_pairs_do_not_tell_is_left_to_single_genes(name: str, unseen: bool) -> None:
+    """On a real screen of few query genes the default model was far behind the additive one."""
+    graph, screen = planted()
+    genes = screen.indices.long().reshape(-1, 2).numpy()
+    rows = default_rng(0).permutation(len(screen))
+    train, val, rest = rows[:1200], rows[1200:1500], rows[1500:]
+    if unseen:
+        new, newer = ((genes >= 48) & (genes < 54)).any(1), (genes >= 54).any(1)
+        train, val, rest = (np.flatnonzero(some) for some in (~new & ~newer, new & ~newer, newer))
+    effect, random = default_rng(1).normal(size=60), default_rng(2)
+    alone = torch.from_numpy(effect[genes].sum(1) + random.normal(size=len(screen))).float()[:, None]
+    model = baselines.create(name, graph).fit(screen, train, alone[train], (val, alone[val]))
+    where = "unseen genes" if unseen else "seen genes"
+    assert model.chosen()[f"share of pairs, {where}"] == 0
+    known = np.isin(genes, genes[train])
+    expected = model.constant + (model.effect[genes] * known).sum(1)
+    np.testing.assert_allclose(model.predict(screen, rest)[:, 0], expected[rest], rtol=1e-5, atol=1e-5)
+    again = baselines.create(name, graph).restore(model.state())
+    assert torch.equal(again.predict(screen, rest), model.predict(screen, rest))
+    # What they do tell stays.
+    model = baselines.create(name, graph).fit(screen, train, screen.values[train], (val, screen.values[val]))
+    assert model.chosen()[f"share of pairs, {where}"] == 1
+
+
+def test_more_noise_is_taken_where_labels_are_noise() -> None:
+    graph, screen = planted(triples=True)
+    rows, noise = default_rng(0).permutation(len(screen)), default_rng(4).normal(size=(len(screen), 1))
+    noisy = screen.values + 2 * screen.values.std() * torch.from_numpy(noise).float()
+    train, val = rows[:1200], rows[1200:]
+    model = baselines.create("pair-gp", graph).fit(screen, train, noisy[train], (val, screen.values[val]))
+    assert model.chosen()["noise"] > 1
+    given = baselines.create("pair-gp", graph, noise=0.5)
+    assert given.fit(screen, train, noisy[train], (val, screen.values[val])).chosen()["noise"] == 0.5
+    assert correlation(model, screen, val) > correlation(given, screen, val) + 0.03
+
+
 def test_tables_of_similarities() -> None:
     graph, _ = planted()
     wide = torch.randn(60, 70)
