@@ -311,9 +311,27 @@ def test_source_defaults_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_dot_without_its_phenotype_is_a_phenotype(tmp_path: Path) -> None:
-    screen = read_screen(write(tmp_path / "s.csv", {"genotype": ["A"], "other.std": [1]}))
-    assert list(screen.phenotypes) == ["other.std"]
+    screen = read_screen(write(tmp_path / "s.csv", {"genotype": ["A"], "other.day3": [1]}))
+    assert list(screen.phenotypes) == ["other.day3"]
     assert screen.statistics == {}
+
+
+@pytest.mark.parametrize("name", ["other.std", "P value (two-sided)", "adj.P.Val", "-log10(p)", "n", "t-statistic"])
+def test_a_statistic_alone_is_no_phenotype_unless_chosen(name: str, tmp_path: Path) -> None:
+    table = write(tmp_path / "s.csv", {"genotype": ["A"], name: [1]})
+    with pytest.raises(ScreenError, match=r"no phenotype: by its name, .* is a statistic; if not, choose with --phen"):
+        read_screen(table)
+    assert list(read_table(table, TableOptions(phenotypes=(name,)))[0].phenotypes) == [name]
+
+
+def test_statistics_are_known_by_words_within_their_names(tmp_path: Path) -> None:
+    columns = {"gene_a": ["A"], "gene_b": ["B"], "Genetic interaction": [-0.5], "Genetic interaction p-value": [0.01]}
+    more = {"Interaction FDR (BH)": [0.05], "SD of the interaction": [0.1], "Number of replicates": [4]}
+    screen = read_screen(write(tmp_path / "s.csv", {**columns, **more}))
+    assert list(screen.phenotypes) == ["Genetic interaction"]
+    assert {name: values[0] for name, values in screen.statistics["Genetic interaction"].items()} == {
+        **{"p_value": 0.01, "q_value": 0.05, "std": 0.1, "count": 4}
+    }
 
 
 def test_a_phenotype_may_be_all_missing(tmp_path: Path) -> None:

@@ -589,3 +589,11 @@ def test_whatever_is_written_is_read(
         screen, _ = read_table(tmp_path / "t.txt", TableOptions(phenotypes=["score"], missing="keep", decimal="comma"))
     assert [frozenset(genes) for genes in screen.genotypes] == [genes for genes, _ in experiments]
     np.testing.assert_array_equal(screen.phenotypes["score"], [np.nan if x is None else x for _, x in experiments])
+
+
+def test_repeated_measurements_are_told(tmp_path: Path) -> None:
+    table = tmp_path / "s.csv"
+    table.write_text("gene_a,gene_b,score\nA,B,1\nB,A,2\nA,C,3\n")
+    assert "1 genotype was measured more than once, in 2 rows; splits keep these together" in str(read_table(table)[1])
+    table.write_text("gene_a,gene_b,score\nA,B,1\nA,C,3\n")
+    assert "more than once" not in str(read_table(table)[1])

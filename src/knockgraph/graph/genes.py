@@ -21,7 +21,10 @@ _SHOWN = 50  # in the text of the error; its ``names`` are all
 WILD_TYPE = "WT"
 """The written genotype of the wild type."""
 _MARKS = re.compile(r"[Δ∆]?(.+?)(?:[-_]?[Δ∆]\d*)?(?:::.*)?")
-_STRAIN = re.compile(r"(y[a-p][lr]\d{3}[cw](?:-[a-z])?)_[a-z]{1,5}\d+", re.IGNORECASE)
+_STRAIN = re.compile(
+    r"(y[a-p][lr]\d{3}[cw](?:-[a-z])?|[a-z]{3}\d{1,3})(?:_[a-z]{1,5}\d+|[_-](?:supp|tsq|tsa|ts)\d*)", re.IGNORECASE
+)
+_ALLELE = re.compile(r"([a-z]{3}\d{1,3})-[a-z0-9.]+")
 DAMP = r"[\s_-]+\(?(?i:damp)\b\)?"
 """The mark of an allele with decreased mRNA, ``ACT1 - DAMP``, as a regular expression; it may hold spaces."""
 _DAMP_LAST = re.compile(rf"(.+?){DAMP}")
@@ -55,8 +58,8 @@ def unmarked(name: str) -> str:
 
     >>> [unmarked(name) for name in ("rad52Δ", "rad52-Δ", "rad52Δ0::kanMX", "RAD52::URA3", "ΔrecA", "rad52")]
     ['rad52', 'rad52', 'rad52', 'RAD52', 'recA', 'rad52']
-    >>> unmarked("YAL002W_dma7"), unmarked("YBR111W-A_tsq508")
-    ('YAL002W', 'YBR111W-A')
+    >>> [unmarked(name) for name in ("YAL002W_dma7", "YBR111W-A_tsq508", "YAL011W-supp1", "arp6_tsq12", "ARP6-ts")]
+    ['YAL002W', 'YBR111W-A', 'YAL011W', 'arp6', 'ARP6']
     >>> [unmarked(name) for name in ("ACT1 - DAMP", "ACT1-DAmP", "YFL039C_damp", "ACT1 (DAmP)")]
     ['ACT1', 'ACT1', 'YFL039C', 'ACT1']
     """
@@ -73,8 +76,8 @@ class GeneNames:
     r"""The ordered gene list of a cell and all names of its genes.
 
     A name resolves by the first rule that matches: systematic name, standard name, alias, then the same three
-    ignoring case, then all of them without the mark of a deletion (``tfc3Δ``). A name that matches two genes by that
-    rule is ambiguous; it is reported, never guessed.
+    ignoring case, then all of them without the mark of a deletion (``tfc3Δ``), then an allele of yeast, in lower case,
+    as its gene (``cdc28-4``). A name that matches two genes by that rule is ambiguous; it is reported, never guessed.
 
     Args:
         names: Systematic names, unique; their order is the order of the rows of every gene tensor.
@@ -82,8 +85,8 @@ class GeneNames:
             or ``alias -> systematic``.
 
     >>> genes = GeneNames(["YAL001C", "YBR002C"], {"YAL001C": ["TFC3", "FUN24"]})
-    >>> genes.index(["tfc3", "YBR002C", "tfc3Δ::kanMX"]).tolist()
-    [0, 1, 0]
+    >>> genes.index(["tfc3", "YBR002C", "tfc3Δ::kanMX", "tfc3-12"]).tolist()
+    [0, 1, 0, 0]
     """
 
     def __init__(
@@ -157,6 +160,9 @@ class GeneNames:
             if found:
                 return tuple(sorted(found))
         plain = unmarked(name)
+        if plain == name:
+            allele = _ALLELE.fullmatch(name)
+            plain = allele[1] if allele else name
         return () if plain == name else self.find(plain)
 
     def standard(self, gene: int) -> str:

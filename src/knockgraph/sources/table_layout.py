@@ -54,11 +54,18 @@ _ONE_COLUMN = (
 _SOURCES = ("source", "study")
 _NUMBERING = frozenset({"index", "id", "row", "nr", "no", "unnamed 0", "index level 0", "level 0"})
 _STATISTICS = {
+    "q_value": ("q", "qval", "q val", "q value", "fdr", "false discovery rate", "padj", "p adj", "adj p", "adjusted p"),
+    "log_p_value": ("log 10 p", "log p"),
+    "p_value": ("p", "pval", "p val", "pvalue", "p value"),
     "std": ("std", "sd", "stdev", "stddev", "std dev", "standard deviation"),
     "sem": ("sem", "se", "stderr", "std err", "standard error"),
-    "p_value": ("p", "pval", "p val", "pvalue", "p value"),
-    "q_value": ("q", "qval", "q val", "qvalue", "q value", "fdr", "padj", "p adj"),
+    "variance": ("var", "variance"),
+    "t_statistic": ("t", "t stat", "t statistic"),
+    "count": ("n", "n replicates", "number of replicates", "number of colonies"),
 }
+"""Statistic → words that mean it alone and after the name of a phenotype; those of five letters or more, and those of
+several words, anywhere."""
+_NO_PHENOTYPE = "a statistic of which phenotype? name it PHENOTYPE.p_value or PHENOTYPE.std"
 _REPLICATE = re.compile(
     r"(?P<before>.+?)[\W_]+(?:(?:bio|tech)\w*?[\W_]*)?rep(?:l|lica|licate|eat)?[\W_]*(?:\d+|[A-E])\W*"
     r"|rep(?:l|lica|licate|eat)?[\W_]*(?:\d+|[A-E])[\W_]+(?P<after>.+)",
@@ -163,6 +170,12 @@ def understand(
     phenotypes, statistics, aside = _by_kind(place, kinds, sample, decimal, means)
     rows = len(sample[genes[0]])
     aside |= {name: f"empty in the first {rows:,} rows" for name in columns if name in empty and name not in kinds}
+    bare = [name for name, why in aside.items() if why is _NO_PHENOTYPE]
+    if bare and not phenotypes:
+        raise ScreenError(
+            f"{where} has no phenotype: by {'its name' if len(bare) == 1 else 'their names'}, {listed(bare)} "
+            f"{'is a statistic' if len(bare) == 1 else 'are statistics'}; if not, choose with --phenotype COLUMN"
+        )
     if not phenotypes:
         texts = {name: next(filter(None, sample[name]), "") for name, why in aside.items() if why == "text"}
         shown = ", ".join(f"{name!r} holds {str(text)[:30]!r}" for name, text in list(texts.items())[:3])
@@ -350,13 +363,13 @@ def _by_kind(
             numbers.append(name)
     mean_of = {column: name for name, columns in means.items() if set(columns) <= set(numbers) for column in columns}
     numbers = list(dict.fromkeys(mean_of.get(name, name) for name in numbers))
-    bare = [name for name in numbers if _statistic_word(fold(name))]
-    phenotypes = [name for name in numbers if name not in bare] or numbers
+    bare = [name for name in numbers if not name.startswith(".") and _statistic_word(fold(name))]
+    phenotypes = [name for name in numbers if name not in bare]
     statistics = _statistics(phenotypes, numbers)
     phenotypes = [name for name in phenotypes if name not in statistics]
     for name in bare:
         if name not in statistics and name not in phenotypes:
-            aside[name] = "a statistic of which phenotype? name it PHENOTYPE.p_value or PHENOTYPE.std"
+            aside[name] = _NO_PHENOTYPE
     return tuple(phenotypes), statistics, aside
 
 
@@ -382,7 +395,21 @@ def _statistics(phenotypes: Sequence[str], numbers: Sequence[str]) -> dict[str, 
 
 
 def _statistic_word(words: str) -> str | None:
-    return next((kind for kind, known in _STATISTICS.items() if words in known), None)
+    """The statistic that a column holds by the words of its name.
+
+    >>> [_statistic_word(words) for words in ("adj p val", "p value two sided", "interaction fdr bh", "log 10 p")]
+    ['q_value', 'p_value', 'q_value', 'log_p_value']
+    >>> [_statistic_word(words) for words in ("fitness sd", "sd of fitness", "epsilon variance", "sd units", "z score")]
+    ['std', 'std', 'variance', None, None]
+    """
+    for kind, known in _STATISTICS.items():
+        for one in known:
+            anywhere = " " in one or len(one) > 4 or one == "fdr"
+            inside = anywhere and f" {one} " in f" {words} "
+            aside = len(one) > 1 and (words.endswith(f" {one}") or words.startswith(f"{one} of "))
+            if words == one or inside or aside:
+                return kind
+    return None
 
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -157,6 +157,7 @@ def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen
     reading = TableReading("table", Path(blocks.name), len(screen), form=blocks.form(), layout=layout)
     reading.notes = [*notes, *blocks.notes(), *collected.notes()]
     screen = _measured(screen, options.missing, reading)
+    reading.notes += _repeats(screen)
     reading.kept = {"experiments": len(screen)}
     reading.sizes = {size: int(n) for size, n in enumerate(np.bincount(screen.genotypes.size)) if n}
     reading.example = _first(screen)
@@ -329,6 +330,14 @@ def _measured(screen: Screen, missing: str, reading: TableReading) -> Screen:
         raise ScreenError(f"{reading.path}: no row has a value for {which}; choose another column with --phenotype")
     reading.drop(f"no value for {which}", int(none.sum()))
     return screen.take(np.flatnonzero(~none))
+
+
+def _repeats(screen: Screen) -> list[str]:
+    again = screen.duplicates()
+    if not again.genotypes:
+        return []
+    some = counted(again.genotypes, "genotype was", "genotypes were")
+    return [f"{some} measured more than once, in {again.experiments:,} rows; splits keep these together"]
 
 
 def _first(screen: Screen) -> str:
