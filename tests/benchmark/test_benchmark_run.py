@@ -79,7 +79,10 @@ def measured(
 @pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_networks_give_the_gain_and_labels_everything(seeds: int, planted: Path, tmp_path: Path) -> None:
     means, result, said = measured(tmp_path, planted, models=("soft-impute", BEST), seeds=seeds)
-    assert said[0] == f"{4 * seeds} cells, 0 of them finished before"
+    assert said[:2] == [
+        "planted: gene_interaction is predicted, of 2,556 experiments",
+        f"{4 * seeds} cells, 0 of them finished before",
+    ]
     assert means["unseen genes", "profile-propagation"] > 0.7
     assert means["random", "profile-propagation"] > 0.8
     unseen = next(t for t in result["tables"] if t["split"] == "unseen genes")
@@ -90,7 +93,8 @@ def test_networks_give_the_gain_and_labels_everything(seeds: int, planted: Path,
     assert "### planted, unseen genes: Pearson's r" in text
     assert "| profile-propagation * |" in text
     train, val, test = (unseen["experiments"][part] for part in ("train", "val", "test"))
-    assert f"{train:,} experiments for training, {val:,} for validation, {test:,} in the test part." in text
+    parts = f"{train:,} experiments for training, {val:,} for validation, {test:,} in the test part"
+    assert f"Predicted: gene_interaction. {parts}." in text
     best = f"**{means['unseen genes', 'profile-propagation']:.3f}**"
     assert best in text
     page = (tmp_path / "benchmark.html").read_text()
@@ -104,7 +108,7 @@ def test_networks_give_the_gain_and_labels_everything(seeds: int, planted: Path,
     assert "CONTROL: labels" in (tmp_path / "benchmark-labels.md").read_text()
     # Nothing is run twice; controls are kept apart.
     again, _, said = measured(tmp_path, planted, models=("soft-impute", BEST), seeds=seeds)
-    assert said[0] == f"{4 * seeds} cells, {4 * seeds} of them finished before"
+    assert said[1] == f"{4 * seeds} cells, {4 * seeds} of them finished before"
     assert again == means
 
 
@@ -268,7 +272,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_run(planted: Path
     Screen(pairs, {"epsilon": np.arange(40.0)}).save(tmp_path / "stray.parquet")
     stray = {"stray": tmp_path / "stray.parquet"}
     with pytest.raises(ConfigError, match=r"--own stray: .*'REP1'.*data\.unknown=drop.*--set KEY=VALUE"):
-        run(tmp_path / "out", own=stray, cell=planted / "cell.cellgraph")
+        run(tmp_path / "out", own=stray, cell=planted / "cell.cellgraph", more=["data.unknown=error"])
     assert not (tmp_path / "out").exists()
 
 
@@ -309,16 +313,20 @@ def test_a_screen_of_ones_own_may_be_a_matrix_of_other_genes_in_rows_than_in_col
     lines = [["", *columns], *([a, *(y.get(tuple(sorted((a, b))), "") for b in columns)] for a in rows)]
     text = "\n".join("\t".join(map(str, line)) for line in lines)
     (tmp_path / "matrix.txt").write_text(text, encoding="utf-8")
-    made = as_screen_file("matrix", tmp_path / "matrix.txt", tmp_path, lambda _: None)
+    known = CellGraph.load(planted / "cell.cellgraph").genes
+    made = as_screen_file("matrix", tmp_path / "matrix.txt", tmp_path, known, lambda _: None)
     found = Screen.load(made)
     wanted = {pair: value for pair, value in y.items() if (pair[0] in rows) != (pair[1] in rows)}
     assert dict(zip(found.genotypes, found.phenotypes["score"].tolist(), strict=True)) == wanted
     several = [f"{a}+{b}" + f"\t{value}" * 30 for (a, b), value in y.items()]  # thirty phenotypes of pairs
     header = "\t".join(["genotype", *(f"trait{k}" for k in range(30))])
     (tmp_path / "traits.txt").write_text("\n".join([header, *several]), encoding="utf-8")
-    assert (
-        len(Screen.load(as_screen_file("traits", tmp_path / "traits.txt", tmp_path, lambda _: None)).phenotypes) == 30
-    )
+    traits = as_screen_file("traits", tmp_path / "traits.txt", tmp_path, known, lambda _: None)
+    assert len(Screen.load(traits).phenotypes) == 30
+    few = [["Gene", *columns[:3]], *([a, *(y.get(tuple(sorted((a, b))), "") for b in columns[:3])] for a in rows)]
+    (tmp_path / "few.csv").write_text("\n".join(",".join(map(str, line)) for line in few), encoding="utf-8")
+    found = Screen.load(as_screen_file("few", tmp_path / "few.csv", tmp_path, known, lambda _: None))
+    assert set(found.genotypes) == {pair for pair in wanted if set(pair) & set(columns[:3])}
 
 
 def test_a_screen_of_ones_own_is_measured_on_the_public_cell_unless_another_is_given(
@@ -356,11 +364,65 @@ def test_a_screen_of_ones_own_may_name_its_phenotype_as_it_likes(planted: Path, 
     found = json.loads((tmp_path / "out" / "benchmark.json").read_text())["tables"]
     assert found[0]["rows"][0]["seeds"] == found[1]["rows"][0]["seeds"]
     with pytest.raises(
-        ConfigError, match=r"--own c: .* fitness and growth; choose one with --set data\.phenotype=NAME"
+        ConfigError, match=r"--own c: .* fitness and growth; choose one, as in --set data\.phenotype=fitness"
     ):
         run(tmp_path / "out", own={"c": own["c"]}, **options)
     options["more"] = ["data.phenotype=growth"]
     assert run(tmp_path / "out", own={"c": own["c"]}, say=lambda _: None, **options) == []
+
+
+def test_labels_0_and_1_of_a_screen_of_ones_own_are_classes(planted: Path, tmp_path: Path) -> None:
+    first = Screen.load(planted / "screen.parquet")
+    y = (first.phenotypes["gene_interaction"] < -0.5).astype(np.float64)
+    Screen(first.genotypes, {"interacts": y}).save(tmp_path / "s.parquet")
+    said: list[str] = []
+    options: dict[str, Any] = {"models": [BEST, "mean", "mean"], "splits": ["random"], "seeds": 1, "samples": 5}
+    own, cell = {"s": tmp_path / "s.parquet"}, planted / "cell.cellgraph"
+    assert run(tmp_path / "out", own=own, cell=cell, say=said.append, **options) == []
+    assert said[:2] == [
+        "s: interacts is predicted, the classes 0 and 1, of 2,556 experiments",
+        "2 cells, 0 of them finished before",  # a row that is named twice is one
+    ]
+    auroc = json.loads((tmp_path / "out" / "benchmark.json").read_text())["tables"][0]
+    assert (auroc["score"], auroc["phenotype"], auroc["best"]) == ("auroc", "interacts", BEST)
+    assert auroc["rows"][0]["mean"]["value"] > 0.85
+
+
+def test_experiments_with_unknown_genes_are_left_out_and_told_unless_they_are_many(
+    planted: Path, tmp_path: Path
+) -> None:
+    first = Screen.load(planted / "screen.parquet")
+    said: list[str] = []
+    options: dict[str, Any] = {"models": ["mean"], "splits": ["random"], "seeds": 1, "samples": 5, "say": said.append}
+    for strangers in (3, 1000):
+        pairs = [*first.genotypes, *(("G00", f"REP{k}") for k in range(strangers))]
+        y = np.append(first.phenotypes["gene_interaction"], np.zeros(strangers))
+        Screen(pairs, {"epsilon": y}).save(tmp_path / f"{strangers}.parquet")
+    options["cell"] = planted / "cell.cellgraph"
+    assert run(tmp_path / "few", own={"few": tmp_path / "3.parquet"}, **options) == []
+    assert said[1] == "few: left out 3 experiments with unknown genes (REP0, REP1 and REP2)"
+    own = {"many": tmp_path / "1000.parquet"}
+    with pytest.raises(ConfigError, match=r"1,000 of 3,556 experiments have unknown genes: .*--set data\.unknown=drop"):
+        run(tmp_path / "many", own=own, **options)
+    assert not (tmp_path / "many").exists()
+    assert run(tmp_path / "many", own=own, more=["data.unknown=drop"], **options) == []
+
+
+def test_screens_of_ones_own_that_are_none_of_interactions_are_refused(planted: Path, tmp_path: Path) -> None:
+    cell = planted / "cell.cellgraph"
+    with pytest.raises(ConfigError, match=r"--own 'demo' is the name of a public screen; give yours another one"):
+        run(tmp_path / "out", own={"demo": planted / "screen.parquet"}, cell=cell)
+    Screen([["G00"], ["G01"]], {"fitness": [1.0, 0.5]}).save(tmp_path / "single.parquet")
+    with pytest.raises(ConfigError, match=r"--own single: no genotype of the screen has two genes"):
+        run(tmp_path / "out", own={"single": tmp_path / "single.parquet"}, cell=cell)
+    with pytest.raises(ConfigError, match=r"--own folder: .* is a folder; give a file"):
+        run(tmp_path / "out", own={"folder": tmp_path}, cell=cell)
+    (tmp_path / "p.csv").write_text("gene_a,gene_b,P value (two-sided)\nG00,G01,0.5\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"--own p: .* is a statistic; .* --phenotype COLUMN .*'knockgraph screen imp"
+    ):
+        run(tmp_path / "out", own={"p": tmp_path / "p.csv"}, cell=cell)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.full

@@ -95,6 +95,7 @@ def test_own_tables_from_csv_to_split(tmp_path: Path) -> None:
         (["graph", "build", "--preset", "demo", "-o", "no/such/folder/x"], "create it first"),
         (["screen", "split", "demo.parquet", "--fractions", "a,b", "-o", "x"], "three numbers"),
         (["screen", "join", "demo.parquet", "-o", "x"], "'demo.parquet' is not NAME=FILE; give each screen a name"),
+        (["benchmark", "-o", "x", "--own", "s=a.csv", "--own", "s=b.csv"], "--own s is given twice"),
         (["screen", "join", "a=demo.parquet", "-o", "x"], "1 screen to join; give two or more"),
         (["screen", "join", "a=demo.parquet", "a=demo.parquet", "-o", "x"], "two screens are called 'a'"),
         (["screen", "split", "demo.parquet", "--fractions", "0.5,0.5,0", "-o", "x"], "leaves test empty"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from knockgraph.errors import ScreenError
+from knockgraph.errors import ConfigError, ScreenError
+from knockgraph.graph import GeneNames
 from knockgraph.sources.presets import build_graph, import_screen
 from knockgraph.sources.source import GraphOptions, ScreenOptions, Table
 from knockgraph.sources.table_blocks import blocks_of
@@ -20,6 +22,7 @@ _TABLES: dict[str, dict[str, Table]] = {
     "kuzmin2018": {"kuzmin2018": "trigenic-calls", "kuzmin2018-digenic": "digenic-calls"},
 }
 _MANY_COLUMNS = 20
+_FEWEST_GENES = 2
 
 
 def build(screens: Sequence[str], raw: Path, folder: Path, say: Say) -> None:
@@ -46,18 +49,27 @@ def build(screens: Sequence[str], raw: Path, folder: Path, say: Say) -> None:
                 found.save(path)
 
 
-def as_screen_file(name: str, path: Path, folder: Path, say: Say) -> Path:
+def as_screen_file(name: str, path: Path, folder: Path, genes: GeneNames, say: Say) -> Path:
     """A screen file of one's own, or one that is made of a table.
 
     Args:
         name: Of the screen.
         path: A screen file (Parquet), or a table as people have them (text or Excel): a row per pair, or a matrix.
         folder: Where a file that is made goes.
+        genes: Those of the cell, by which a matrix is known.
         say: Told how a table was understood.
     """
     if path.suffix == ".parquet":
         return path
-    screen, reading = read_table(path, TableOptions(matrix=_is_matrix(path)))
+    if path.is_dir():
+        raise ConfigError(f"--own {name}: {path} is a folder; give a file")
+    try:
+        screen, reading = read_table(path, TableOptions(matrix=_is_matrix(path, genes)))
+    except ScreenError as error:
+        raise ConfigError(
+            f"--own {name}: {error} (options of a table: 'knockgraph screen import table --from "
+            f"{shlex.quote(str(path))} -o {name}.parquet' takes them; then --own {name}={name}.parquet)"
+        ) from error
     say(f"{name}: {reading}")
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f"own-{name}.parquet"
@@ -65,9 +77,12 @@ def as_screen_file(name: str, path: Path, folder: Path, say: Say) -> Path:
     return made
 
 
-def _is_matrix(path: Path) -> bool:
-    """Whether one column names a gene and many others hold numbers: in a screen of pairs, these are genes, too."""
+def _is_matrix(path: Path, genes: GeneNames) -> bool:
+    """Whether columns are genes: by their names, or as one column names a gene and many others hold numbers."""
     blocks = blocks_of(path, TableOptions())
+    known = sum(len(genes.find(name)) == 1 for name in blocks.columns)
+    if known >= _FEWEST_GENES and 2 * known > len(blocks.columns):
+        return True
     if len(blocks.columns) < _MANY_COLUMNS:
         return False
     sample = blocks.sample()

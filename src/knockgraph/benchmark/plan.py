@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from knockgraph.errors import ConfigError
 from knockgraph.screen import Screen
+from knockgraph.sources.table_layout import fold
 from knockgraph.train.config import compose, quoted
 from knockgraph.train.schema import is_interaction
 from knockgraph.words import listed
@@ -94,10 +98,13 @@ def known_screens(folder: Path) -> dict[str, BenchmarkScreen]:
     }
 
 
-def check_name(name: str) -> None:
-    """Refuse the name of a screen that cannot be that of a folder."""
-    if not re.fullmatch(r"[\w.-]+", name) or set(name) == {"."}:
-        raise ConfigError(f"--own {name!r}: the name of a screen has letters, digits, dots, - and _ only")
+def check_names(names: Collection[str]) -> None:
+    """Refuse names of one's own screens that cannot be those of folders, or that public screens have."""
+    for name in names:
+        if not re.fullmatch(r"[\w.-]+", name) or set(name) == {"."}:
+            raise ConfigError(f"--own {name!r}: the name of a screen has letters, digits, dots, - and _ only")
+        if name in known_screens(Path()):
+            raise ConfigError(f"--own {name!r} is the name of a public screen; give yours another one")
 
 
 def own_screen(name: str, cell: Path, screen: Path, more: Sequence[str] = ()) -> BenchmarkScreen:
@@ -109,23 +116,34 @@ def own_screen(name: str, cell: Path, screen: Path, more: Sequence[str] = ()) ->
         screen: Its file.
         more: Overrides for all cells; those that name a phenotype choose it.
     """
+    found = Screen.load(screen)
+    if not len(found) or int(found.genotypes.size.max()) < 2:
+        raise ConfigError(
+            f"--own {name}: no genotype of the screen has two genes, and this benchmark is one of interactions; is "
+            "each gene in a column of its own, or joined to the others by '+'?"
+        )
     files = (f"data.cell={quoted(str(cell))}", f"data.screen={quoted(str(screen))}")
-    chosen = any(word.startswith("data.phenotype") for word in more)
-    words = ("data=interactions", *files, "data.missing=drop", *(() if chosen else _phenotype(name, screen)))
-    return BenchmarkScreen(name, words, {"random": (), "unseen genes": _UNSEEN}, PAIRS)
+    words = ["data=interactions", *files, "data.missing=drop", "data.unknown=drop"]
+    if not any(word.startswith("data.phenotype") for word in more):
+        phenotype = _phenotype(name, list(found.phenotypes))
+        words.append(f"data.phenotype={quoted(phenotype)}")
+        values = found.phenotypes[phenotype]
+        if set(np.unique(values[~np.isnan(values)])) == {0.0, 1.0}:
+            words += ["task=classification", "loss=bce"]
+    return BenchmarkScreen(name, tuple(words), {"random": (), "unseen genes": _UNSEEN}, PAIRS)
 
 
-def _phenotype(name: str, screen: Path) -> tuple[str, ...]:
-    """The override for what is predicted: the screen's only phenotype, or its only one that is an interaction."""
-    names = list(Screen.load(screen).phenotypes)
-    if "gene_interaction" in names:
-        return ()
-    found = names if len(names) == 1 else [one for one in names if is_interaction(one)]
+def _phenotype(name: str, names: Sequence[str]) -> str:
+    """What is predicted: the screen's only phenotype, or its only one that is an interaction or a score."""
+    if len(names) == 1 or "gene_interaction" in names:
+        return names[0] if len(names) == 1 else "gene_interaction"
+    found = [one for one in names if is_interaction(one)] or [one for one in names if fold(one).endswith("score")]
     if len(found) != 1:
         raise ConfigError(
-            f"--own {name}: the screen has the phenotypes {listed(names)}; choose one with --set data.phenotype=NAME"
+            f"--own {name}: the screen has the phenotypes {listed(names, most=10)}; choose one, as in "
+            f"--set {shlex.quote(f'data.phenotype={quoted((found or names)[0])}')}"
         )
-    return (f"data.phenotype={quoted(found[0])}",)
+    return found[0]
 
 
 def cells(
@@ -147,11 +165,12 @@ def cells(
     """
     found, checked = [], set()
     for screen in screens:
+        rows = dict.fromkeys(models or screen.models)
         unknown = [split for split in splits if split not in screen.splits]
         if unknown:
             known = ", ".join(screen.splits)
             raise ConfigError(f"--split {unknown[0]!r}: the screen {screen.name} has no such split; it has {known}")
-        for split, model, seed in itertools.product(splits or screen.splits, models or screen.models, seeds):
+        for split, model, seed in itertools.product(dict.fromkeys(splits or screen.splits), rows, seeds):
             words = (*screen.words, *screen.splits[split], f"seed={seed}", f"data.split.seed={seed}", *more)
             candidates = tuple((*words, *chosen) for chosen in _candidates(model))
             if (screen.name, model) not in checked:

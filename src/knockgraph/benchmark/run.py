@@ -7,16 +7,19 @@ from pathlib import Path
 
 from knockgraph.benchmark.cells import run_all
 from knockgraph.benchmark.files import as_screen_file, build
-from knockgraph.benchmark.plan import BenchmarkScreen, Cell, cells, check_name, known_screens, own_screen
+from knockgraph.benchmark.plan import Cell, cells, check_names, known_screens, own_screen
 from knockgraph.benchmark.summary import SAMPLES, summary
 from knockgraph.errors import ConfigError, KnockgraphError
 from knockgraph.files import atomic_write, write_json
+from knockgraph.graph import CellGraph
 from knockgraph.options import did_you_mean
 from knockgraph.report.benchmark import html, markdown
 from knockgraph.train.config import compose
 from knockgraph.train.data import TrainingData
 from knockgraph.train.predictor import Say
-from knockgraph.words import counted
+from knockgraph.words import counted, listed
+
+_MOST_UNKNOWN = 0.1  # share of the experiments of a screen of one's own that may be left out without asking
 
 
 def run(
@@ -60,19 +63,22 @@ def run(
                 "build it from"
             )
         cell = public_cell
-    for name in own or {}:
-        check_name(name)
-    own = {name: as_screen_file(name, path, folder / "data", say) for name, path in (own or {}).items()}
-    chosen = _screens(folder / "data", screens or (), own, cell, more)
-    public = [screen.name for screen in chosen if screen.name in (screens or ()) and screen.name != "demo"]
+    check_names(own or {})
+    public = [_known(name) for name in screens or () if name != "demo"]
     if public and raw is None and not public_cell.exists():
         raise ConfigError("public screens need --from DIR, the folder with their files; or measure --screen demo")
     words = [*more, *([] if permute == "none" else [f"data.permute={permute}"])]
-    wanted = cells(chosen, models, splits, range(seeds), words)
+    chosen = [known_screens(folder / "data")[name] for name in screens or ()]
+    cells(chosen, models, splits, range(seeds), words)  # refuses what is wrong before anything is built
     if raw is not None and (public or cell == public_cell):
         build(public, raw, folder / "data", say)
-    for name in own:
-        _refuse_unreadable(name, next(cell for cell in wanted if cell.screen == name))
+    if own and cell is not None:
+        genes = CellGraph.load(cell).genes
+        for name, path in own.items():
+            chosen.append(own_screen(name, cell, as_screen_file(name, path, folder / "data", genes, say), more))
+    wanted = cells(chosen, models, splits, range(seeds), words)
+    for name in own or {}:
+        _tell_or_refuse(name, next(cell for cell in wanted if cell.screen == name), more, say)
     name = "benchmark" if permute == "none" else f"benchmark-{permute}"
     kept = folder / ("cells" if permute == "none" else f"cells-{permute}")
     problems = run_all(kept, wanted, jobs, say)
@@ -90,25 +96,33 @@ def run(
     return problems
 
 
-def _refuse_unreadable(name: str, cell: Cell) -> None:
+def _tell_or_refuse(name: str, cell: Cell, more: Sequence[str], say: Say) -> None:
     """Read the data of a screen of one's own once, so that not every cell fails for the same reason."""
+    config = compose(cell.candidates[0])
     try:
-        TrainingData.from_config(compose(cell.candidates[0]))
+        data = TrainingData.from_config(config)
     except KnockgraphError as error:
         raise ConfigError(f"--own {name}: {error}; settings of a benchmark: --set KEY=VALUE") from error
+    found = data.bound.report
+    unsaid = not any(word.startswith("data.unknown=") for word in more)
+    if unsaid and found.with_unknown_genes > _MOST_UNKNOWN * found.experiments:
+        unknown = data.graph.genes.unknown({gene: data.graph.genes.find(gene) for gene in found.unknown_genes})
+        raise ConfigError(
+            f"--own {name}: {found.with_unknown_genes:,} of {found.experiments:,} experiments have unknown genes: "
+            f"{unknown}; or leave them out with --set data.unknown=drop"
+        )
+    classes = ", the classes 0 and 1" if data.classes else ""
+    what = listed(config.data.phenotypes)
+    say(f"{name}: {what} is predicted{classes}, of {counted(found.bound, 'experiment')}")
+    for note in found.left_out():
+        say(f"{name}: {note}")
 
 
-def _screens(
-    data: Path, names: Sequence[str], own: Mapping[str, Path], cell: Path | None, more: Sequence[str]
-) -> list[BenchmarkScreen]:
-    known = known_screens(data)
-    for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"--screen {name!r}: there is no such screen{did_you_mean(name, known)}; use {', '.join(known)}, or "
-                "--own NAME=FILE"
-            )
-    return [
-        *(known[name] for name in names),
-        *(own_screen(name, cell, path, more) for name, path in own.items() if cell),
-    ]
+def _known(name: str) -> str:
+    known = known_screens(Path())
+    if name not in known:
+        raise ConfigError(
+            f"--screen {name!r}: there is no such screen{did_you_mean(name, known)}; use {', '.join(known)}, or "
+            "--own NAME=FILE"
+        )
+    return name

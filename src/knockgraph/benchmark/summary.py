@@ -15,6 +15,7 @@ from knockgraph.benchmark.cells import finished, predictions
 from knockgraph.benchmark.plan import TRAP, Cell
 from knockgraph.bootstrap import Floats, interval, mean_over_seeds, resampled
 from knockgraph.errors import KnockgraphError
+from knockgraph.train.config import compose
 from knockgraph.train.groups import BEST
 
 SAMPLES = 500
@@ -49,6 +50,7 @@ def _table(folder: Path, cells: Sequence[Cell], samples: int) -> list[dict[str, 
     sampled = [_of_seed(folder, [c for c in cells if c.seed == seed and c.model in models], samples) for seed in seeds]
     first, any_cell = done[models[0], seeds[0]], cells[0]
     ranked = [model for model in models if TRAP not in model.split()] or models
+    phenotype = ", ".join(compose(any_cell.candidates[0]).data.phenotypes)
     tables = []
     for score in sampled[0]:
         means = {model: mean_over_seeds([one[score][model] for one in sampled]) for model in models}
@@ -70,7 +72,13 @@ def _table(folder: Path, cells: Sequence[Cell], samples: int) -> list[dict[str, 
                     "seconds": float(np.mean([done[model, seed]["seconds"] for seed in seeds])),
                 }
             )
-        about = {"screen": any_cell.screen, "split": any_cell.split, "score": score, "best": best}
+        about = {
+            "screen": any_cell.screen,
+            "split": any_cell.split,
+            "phenotype": phenotype,
+            "score": score,
+            "best": best,
+        }
         tables.append({**about, "experiments": first["experiments"], "rows": rows})
     return tables
 

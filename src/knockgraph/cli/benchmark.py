@@ -56,11 +56,13 @@ def benchmark(
     from knockgraph.train.trainer import quiet
 
     quiet()
-    owned = {}
+    owned: dict[str, Path] = {}
     for text in own or ():
         name, equals, path = text.partition("=")
         if not equals:
             raise ConfigError(f"--own {text!r} is not NAME=FILE; give your screen a name for the tables")
+        if name in owned:
+            raise ConfigError(f"--own {name} is given twice, as {owned[name]} and {path}; give each its own name")
         owned[name] = Path(path)
     problems = run(
         output,

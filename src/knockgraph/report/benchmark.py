@@ -20,6 +20,7 @@ _UNRANKED = (
     "† is shown but not ranked: its input shares measurement errors with the labels, so part of its score is not "
     "prediction."
 )
+_UNDEFINED = "“–” is a score that is not defined: all predictions are equal."
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -51,6 +52,8 @@ def about(result: dict[str, Any]) -> str:
     """How the tables were made, in a few sentences."""
     control = f"{_PERMUTED[result['permute']]} " if result["permute"] in _PERMUTED else ""
     rows = [row for one in result["tables"] for row in one["rows"]]
+    empty = any(value is None or math.isnan(value) for row in rows for value in row["seeds"])
+    undefined = f"{_UNDEFINED} " if empty else ""
     unranked = "" if all(row["ranked"] for row in rows) else f"{_UNRANKED} "
     return (
         f"{control}Test parts of {counted(len(result['seeds']), 'seed')} ({', '.join(map(str, result['seeds']))}), "
@@ -58,8 +61,8 @@ def about(result: dict[str, Any]) -> str:
         f"({result['samples']} bootstrap samples of the test experiments). Settings that were searched were chosen on "
         "validation parts. "
         "“Behind the best” is a paired difference on the same samples. An asterisk marks the default model of the "
-        f"screen, the numbers of experiments are those of the first seed. {unranked}knockgraph {result['version']}, "
-        f"{result['date']}."
+        f"screen, the numbers of experiments are those of the first seed. {unranked}{undefined}"
+        f"knockgraph {result['version']}, {result['date']}."
     )
 
 
@@ -69,7 +72,8 @@ def _title(one: dict[str, Any]) -> str:
 
 def _sizes(one: dict[str, Any]) -> str:
     train, val, test = (f"{one['experiments'][part]:,}" for part in ("train", "val", "test"))
-    return f"{train} experiments for training, {val} for validation, {test} in the test part."
+    parts = f"{train} experiments for training, {val} for validation, {test} in the test part"
+    return f"Predicted: {one['phenotype']}. {parts}."
 
 
 def _table(one: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

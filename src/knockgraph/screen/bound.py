@@ -19,7 +19,7 @@ from knockgraph.errors import GeneListMismatchError, LabelError, ScreenError, Sp
 from knockgraph.screen import ragged
 from knockgraph.screen.batch import PerturbationBatch
 from knockgraph.screen.ragged import Ints
-from knockgraph.words import listed
+from knockgraph.words import counted, listed
 
 if TYPE_CHECKING:
     from knockgraph.graph import CellGraph
@@ -35,6 +35,16 @@ class BindReport:
     unknown_genes: tuple[str, ...] = ()  #: names that the graph does not have (or that mean two of its genes)
     with_unknown_genes: int = 0  #: experiments dropped for such a name
     without_label: int = 0  #: further experiments dropped because none of the phenotypes was measured
+
+    def left_out(self) -> list[str]:
+        """What was left out, in words."""
+        found = []
+        if self.with_unknown_genes:
+            names = listed(self.unknown_genes, most=5)
+            found.append(f"left out {counted(self.with_unknown_genes, 'experiment')} with unknown genes ({names})")
+        if self.without_label:
+            found.append(f"left out {counted(self.without_label, 'experiment')} without a label")
+        return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)

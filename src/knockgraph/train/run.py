@@ -441,12 +441,8 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
             "note: the cached wild type is an approximation: training compares with the wild type of the start of the "
             "epoch, without a gradient; validation and prediction compute it anew"
         )
-    dropped = data.bound.report
-    if dropped.with_unknown_genes:
-        names = ", ".join(dropped.unknown_genes[:5]) + (" …" if len(dropped.unknown_genes) > 5 else "")
-        say(f"note: left out {counted(dropped.with_unknown_genes, 'experiment')} with unknown genes ({names})")
-    if dropped.without_label:
-        say(f"note: left out {counted(dropped.without_label, 'experiment')} without a label")
+    for note in data.bound.report.left_out():
+        say(f"note: {note}")
     known = (~data.bound.values.isnan()).sum(0)
     if int(known.min()) < len(data.bound):
         counts = [f"{n:,} of {name}" for name, n in zip(what, known.tolist(), strict=True)]
