@@ -597,3 +597,31 @@ def test_repeated_measurements_are_told(tmp_path: Path) -> None:
     assert "1 genotype was measured more than once, in 2 rows; splits keep these together" in str(read_table(table)[1])
     table.write_text("gene_a,gene_b,score\nA,B,1\nA,C,3\n")
     assert "more than once" not in str(read_table(table)[1])
+
+
+ROWS, COLUMNS = ["YAL001C", "YBR002W"], ["YCL003W", "YDR004C", "YER005W"]
+VALUES = [[-0.5, 0.25, 1.0], [2.0, -1.0, 0.5]]
+HEADERS = {
+    "a second name for each gene": [["", "", *COLUMNS], ["ORF", "Gene", "CCC3", "DDD4", "EEE5"]],
+    "clusters": [
+        *[["GID", "NAME", "GWEIGHT", *COLUMNS], ["AID", "", "", "ARRY0X", "ARRY1X", "ARRY2X"]],
+        ["EWEIGHT", "", "", "1", "1", "1"],
+    ],
+    "both names": [["Gene", "CCC3 - YCL003W", "DDD4 - YDR004C - DAMP", "EEE5 - YER005W"]],
+}
+LABELS = {
+    "a second name for each gene": lambda k: [ROWS[k], f"ABC{k}"],
+    "clusters": lambda k: [f"GENE{k}X", ROWS[k], "1"],
+    "both names": lambda k: [f"ABC{k} - {ROWS[k]}"],
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_matrices_as_laboratories_write_them(kind: str, tmp_path: Path) -> None:
+    lines = [*HEADERS[kind], *([*LABELS[kind](k), *map(str, VALUES[k])] for k in range(2))]
+    (tmp_path / "m.txt").write_text("\n".join("\t".join(line) for line in lines), encoding="utf-8")
+    screen, reading = read_table(tmp_path / "m.txt", TableOptions(matrix=True))
+    expected = {(a, b): VALUES[i][j] for i, a in enumerate(ROWS) for j, b in enumerate(COLUMNS)}
+    assert dict(zip(screen.genotypes, screen.phenotypes["score"].tolist(), strict=True)) == expected
+    more = len(HEADERS[kind]) - 1
+    assert any("below the header" in note for note in reading.notes) == (more > 0)

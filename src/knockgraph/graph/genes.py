@@ -27,6 +27,9 @@ _STRAIN = re.compile(
 _ALLELE = re.compile(r"([a-z]{3}\d{1,3})-[a-z0-9.]+")
 DAMP = r"[\s_-]+\(?(?i:damp)\b\)?"
 """The mark of an allele with decreased mRNA, ``ACT1 - DAMP``, as a regular expression; it may hold spaces."""
+BOTH_NAMES = r"[^\s+,|;]+\s+-\s+((?i:y[a-p][lr]\d{3}[cw](?:-[a-z])?))\b"
+"""A gene by its standard and its systematic name, ``DEP1 - YAL013W``, as a regular expression; the latter is kept."""
+_BOTH = re.compile(BOTH_NAMES)
 _DAMP_LAST = re.compile(rf"(.+?){DAMP}")
 _RESERVED = re.compile(r"[+,|;=\x00-\x1f\x7f]")
 
@@ -54,18 +57,23 @@ def unfit(name: object) -> str | None:
 
 
 def unmarked(name: str) -> str:
-    """A gene without the mark of its deletion or DAmP allele, or the number of its strain in a genetic array.
+    """A gene without the mark of its deletion or DAmP allele, the number of its strain, or a second name.
 
     >>> [unmarked(name) for name in ("rad52Δ", "rad52-Δ", "rad52Δ0::kanMX", "RAD52::URA3", "ΔrecA", "rad52")]
     ['rad52', 'rad52', 'rad52', 'RAD52', 'recA', 'rad52']
     >>> [unmarked(name) for name in ("YAL002W_dma7", "YBR111W-A_tsq508", "YAL011W-supp1", "arp6_tsq12", "ARP6-ts")]
     ['YAL002W', 'YBR111W-A', 'YAL011W', 'arp6', 'ARP6']
+    >>> unmarked("DEP1 - YAL013W"), unmarked("ACT1 - YFL039C - DAMP")
+    ('YAL013W', 'YFL039C')
     >>> [unmarked(name) for name in ("ACT1 - DAMP", "ACT1-DAmP", "YFL039C_damp", "ACT1 (DAmP)")]
     ['ACT1', 'ACT1', 'YFL039C', 'ACT1']
     """
-    allele = _STRAIN.fullmatch(name.strip()) or _DAMP_LAST.fullmatch(name.strip())
+    written = _BOTH.sub(r"\1", name.strip())
+    allele = _STRAIN.fullmatch(written) or _DAMP_LAST.fullmatch(written)
     if allele:
         return allele[1]
+    if written != name.strip():
+        return written
     if not any(sign in name for sign in ("Δ", "∆", "::")):
         return name
     found = _MARKS.fullmatch(name)

@@ -18,6 +18,7 @@ GENES = ("gene of the row", "gene of the column")
 """The columns of genes of the long table."""
 
 _FEWEST_COLUMNS = 4
+_MOST_HEADERS = 3
 Floats = npt.NDArray[np.float64]
 
 
@@ -35,12 +36,30 @@ def genes_of_rows(columns: Sequence[str], sample: Sample, said: bool = False) ->
     shares = {}
     for name in columns:
         texts = [_folded(str(cell)) for cell in sample[name] if not is_missing(cell)]
-        if texts and not all(map(is_number, texts)):
+        if texts and not all(map(is_number, texts)) and name.upper() != "GID":
             shares[name] = sum(text in heads for text in texts) / len(texts)
     found = max(shares, key=lambda name: shares[name], default=None)
     if found is None or not (said or (shares[found] >= 0.5 and len(columns) >= _FEWEST_COLUMNS)):
         return None
     return found
+
+
+def below_headers(blocks: TableBlocks) -> tuple[TableBlocks, int]:
+    """A matrix without the further lines of names or weights below its header, and how many there were.
+
+    Files of clusters (.cdt) have the lines AID and EWEIGHT, E-MAPs a second name for each gene.
+    """
+    sample = blocks.sample()
+    rows = len(sample[blocks.columns[0]])
+    values = [name for name in blocks.columns if 2 * sum(map(_is_value, sample[name])) > rows]
+    count = 0
+    while count < min(_MOST_HEADERS, rows - 1):
+        first = str(sample[blocks.columns[0]][count]).strip().upper()
+        texts = sum(not _is_value(sample[name][count]) for name in values)
+        if first not in ("AID", "EWEIGHT") and not texts > len(values) / 2:
+            break
+        count += 1
+    return blocks.from_row(count) if count else blocks, count
 
 
 def as_pairs(blocks: TableBlocks, rows: str, options: TableOptions) -> tuple[TableBlocks, list[str]]:
@@ -52,7 +71,7 @@ def as_pairs(blocks: TableBlocks, rows: str, options: TableOptions) -> tuple[Tab
         options: What the user says; the first of the phenotypes names the values, ``score`` by default.
     """
     sample = blocks.sample()
-    columns = [name for name in blocks.columns if not _is_text(sample[name])]
+    columns = [name for name in blocks.columns if not _is_text(sample[name]) and name.upper() != "GWEIGHT"]
     if not columns:
         raise ScreenError(f"{blocks.name} is no matrix: no column but {rows!r} holds numbers; leave out --matrix")
     decimal = options.decimal or decimal_sign(blocks.name, {name: sample[name] for name in columns})
@@ -72,6 +91,10 @@ def as_pairs(blocks: TableBlocks, rows: str, options: TableOptions) -> tuple[Tab
             notes.append(f"cells {what} are left out: {int((which & measured).sum()):,}")
             measured &= ~which
     return _long(blocks, names, columns, values, measured, _phenotype(options)), notes
+
+
+def _is_value(cell: Any) -> bool:
+    return is_missing(cell) or is_number(str(cell))
 
 
 def _phenotype(options: TableOptions) -> str:

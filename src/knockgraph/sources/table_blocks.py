@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -44,6 +45,10 @@ class TableBlocks(ABC):
     def place(self, row: int) -> str:
         """Where a row of the sample is."""
         return f"{self.name}, data row {row + 1}"
+
+    @abstractmethod
+    def from_row(self, row: int) -> TableBlocks:
+        """The table from this row of the sample on."""
 
     @abstractmethod
     def blocks(self, texts: Sequence[str], numbers: Sequence[str], decimal: Decimal) -> Iterator[pa.RecordBatch]:
@@ -118,6 +123,13 @@ class TextBlocks(TableBlocks):
     def sample(self) -> Sample:
         """See :class:`TableBlocks`."""
         return {name: [row[at] for _, row in self.text.seen] for at, name in enumerate(self.columns)}
+
+    def from_row(self, row: int) -> TextBlocks:
+        """See :class:`TableBlocks`."""
+        rest = copy.copy(self)
+        rest.text = copy.copy(self.text)
+        rest.text.first_line, rest.text.seen = self.text.seen[row][0], self.text.seen[row:]
+        return rest
 
     def place(self, row: int) -> str:
         """See :class:`TableBlocks`."""
@@ -203,6 +215,10 @@ class ArrowBlocks(TableBlocks):
                 arrays += [_as_numbers(self.name, name, batch.column(name), decimal) for name in numbers]
                 yield pa.record_batch(arrays, [*texts, *numbers])
 
+    def from_row(self, row: int) -> ArrowBlocks:
+        """See :class:`TableBlocks`."""
+        return ArrowBlocks(self.name, self.table.slice(row), self.form())
+
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         yield from self.table.select(list(columns)).to_batches(max_chunksize=rows)
 
@@ -218,6 +234,12 @@ class ParquetBlocks(ArrowBlocks):
             self.columns = list(pq.read_schema(file).names)
             check_rows(file)
         super().__init__(str(file), None, "Parquet")
+
+    def from_row(self, row: int) -> ArrowBlocks:
+        """See :class:`TableBlocks`."""
+        import pyarrow.parquet as pq
+
+        return ArrowBlocks(self.name, pq.read_table(self._file).slice(row), self.form())
 
     def _batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from knockgraph.errors import ScreenError
-from knockgraph.graph.genes import DAMP
+from knockgraph.graph.genes import BOTH_NAMES, DAMP
 from knockgraph.options import did_you_mean
 from knockgraph.words import listed
 
@@ -305,7 +305,8 @@ def _join(where: str, cells: Sequence[Any], given: str | None) -> str:
         if given not in JOINS:
             raise ScreenError(f"--join {given!r} is not known; use {' or '.join(JOINS)}")
         return given
-    texts = [re.sub(r"\s*=\s*", "=", re.sub(DAMP, "", cell.strip())) for cell in cells if isinstance(cell, str)]
+    texts = [re.sub(BOTH_NAMES, r"\1", cell.strip()) for cell in cells if isinstance(cell, str)]
+    texts = [re.sub(r"\s*=\s*", "=", re.sub(DAMP, "", text)) for text in texts]
     texts = [text for text in texts if text.casefold() not in WILD_TYPES | MISSING]
     if any(re.search(JOINS["+"], text) for text in texts):
         return "+"

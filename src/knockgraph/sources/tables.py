@@ -31,7 +31,7 @@ from knockgraph.errors import ScreenError
 from knockgraph.screen import Screen
 from knockgraph.screen.genotypes import as_text
 from knockgraph.sources.folder import table_in
-from knockgraph.sources.matrix import GENES, as_pairs, genes_of_rows
+from knockgraph.sources.matrix import GENES, as_pairs, below_headers, genes_of_rows
 from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.sources.sga import CONTROL, are_strains
 from knockgraph.sources.source import ScreenOptions, Source
@@ -143,10 +143,13 @@ def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen
     if isinstance(source, str | Path) and Path(source).is_dir():
         source = table_in(Path(source), "screen")
     blocks = without_blank_rows(blocks_of(source, options))
-    rows = None if options.genes else genes_of_rows(blocks.columns, blocks.sample(), options.matrix)
+    matrix, headers = below_headers(blocks)
+    rows = None if options.genes else genes_of_rows(matrix.columns, matrix.sample(), options.matrix)
     notes: list[str] = []
     if rows is not None:
-        blocks, notes = as_pairs(blocks, rows, options)
+        blocks, notes = as_pairs(matrix, rows, options)
+        if headers:
+            notes.append(f"{counted(headers, 'line')} below the header {'is' if headers == 1 else 'are'} passed over")
         options = replace(options, genes=GENES, decimal="point")
     layout = understand(blocks.name, blocks.columns, blocks.sample(), options, place=blocks.place)
     collected = _Collected(blocks.name, layout)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knockgraph.errors import ScreenError
-from knockgraph.graph.genes import DAMP, WILD_TYPE, unmarked
+from knockgraph.graph.genes import BOTH_NAMES, DAMP, WILD_TYPE, unmarked
 from knockgraph.screen import Genotypes
 from knockgraph.screen.genotypes import name_and_value, parse
 from knockgraph.sources.table_layout import WILD_TYPES
@@ -113,6 +113,7 @@ class WrittenGenotypes:
             texts = pc.replace_substring_regex(texts, "^'([=+@'-])", "\\1")  # see as_text
         if self._join == "space":
             wild = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(texts)), pa.array(sorted(WILD_TYPES)))
+            texts = pc.replace_substring_regex(texts, BOTH_NAMES, r"\1")
             texts = pc.replace_substring_regex(texts, DAMP, "-DAmP")  # without spaces
             texts = pc.if_else(wild, WILD_TYPE, pc.replace_substring_regex(texts, r"\s*=\s*", "="))
             texts = pc.replace_substring_regex(pc.utf8_trim_whitespace(texts), r"\s+", "+")
