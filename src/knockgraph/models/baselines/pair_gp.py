@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from knockgraph.models.baselines.baseline import (
     sums,
 )
 from knockgraph.models.baselines.joint_pair_model import JointPairModel
+from knockgraph.models.baselines.low_rank import LowRank
 from knockgraph.models.baselines.pair_model import Device
 from knockgraph.models.kernels.beyond_pairs import TripleTerm
 from knockgraph.models.kernels.measured import PairRows
@@ -39,6 +40,8 @@ WHERE = {False: "seen genes", True: "unseen genes"}
 _MORE_NOISE = (1.6, 3.2, 6.4, 12.8, 25.6)  # tried one after another for as long as more is better
 _GAIN = 0.005  # in correlation
 _PAIR_SHARES = (1.0, 0.5, 0.25)
+_LOW_RANK_SHARES = (0.25, 0.5, 0.75, 1.0)
+_Choice = TypeVar("_Choice")
 _SHRINK = 3.0  # as if every gene had this many more experiments of the usual spread
 
 
@@ -56,6 +59,7 @@ class Choices:
         corrected: Which corrections are learned: of pairs of seen genes, of those with an unseen one.
         pair_share: How much of what is predicted beyond effects of single genes is used, where all genes are seen, and
             where one is unseen.
+        low_rank_share: How much of the prediction is that of :class:`LowRank`, where all genes are seen.
     """
 
     filling: ProcessSettings
@@ -66,6 +70,13 @@ class Choices:
     steps: int = 0
     corrected: tuple[bool, ...] = ()
     pair_share: tuple[float, float] = (1.0, 1.0)
+    low_rank_share: float = 0.0
+
+
+def _surely_best(gains: Mapping[_Choice, Floats], otherwise: _Choice) -> _Choice:
+    """The choice with the largest mean gain, where this is more than its standard error."""
+    best, gain = max(gains.items(), key=lambda one: float(one[1].mean()))
+    return best if gain.mean() > gain.std() / np.sqrt(len(gain)) else otherwise
 
 
 class PairGP(JointPairModel):
@@ -96,7 +107,9 @@ class PairGP(JointPairModel):
     was chosen, too, if that is better. At last the validation part says how much of all this is used: :math:`\hat y =
     s + w\,(f - s)`, with the constant and the effects of the seen genes alone, :math:`s = c + \sum_g b_g`, and the
     whole :math:`f`. Where the whole is not better by more than one standard error, w is 0. There is one w for genotypes
-    of seen genes, and one for those with an unseen gene.
+    of seen genes, and one for those with an unseen gene. In the same way, a share of the prediction is that of
+    :class:`~knockgraph.models.baselines.low_rank.LowRank` where all genes are seen, which helps in small screens of
+    larger genotypes.
 
     Args:
         graph: The cell graph.
@@ -150,6 +163,7 @@ class PairGP(JointPairModel):
         self.spreads: GeneSpread | None = None
         self._between: Tensor | None = None  # similarities of the seen genes, during the fit
         self.pair_share = {False: 1.0, True: 1.0}
+        self.low_rank_share, self.low_rank = 0.0, LowRank()
 
     def _fit_again(self, genotypes: GenotypeRows, y: Floats) -> None:
         self._before = self._choices() if self.process is not None else None
@@ -159,7 +173,8 @@ class PairGP(JointPairModel):
     def _choices(self) -> Choices:
         """What the validation part has decided."""
         share = self.pair_share[False], self.pair_share[True]
-        return Choices(self.filling, self.settings, self.ridge, self.triples is not None, pair_share=share)
+        own = Choices(self.filling, self.settings, self.ridge, self.triples is not None, pair_share=share)
+        return replace(own, low_rank_share=self.low_rank_share)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph(self._name, self.graph, genotypes)
@@ -168,15 +183,18 @@ class PairGP(JointPairModel):
         super()._fit(genotypes, y)
         if self.process is not None:
             self._correct(genotypes, y)
-            self._choose_pair_shares()
+            self._choose_shares(genotypes, y)
 
     def _correct(self, genotypes: GenotypeRows, y: Floats) -> None:
         """Learn what is left, in a subclass."""
 
-    def _choose_pair_shares(self) -> None:
+    def _choose_shares(self, genotypes: GenotypeRows, y: Floats) -> None:
         """See the class."""
         if self._before is not None:
             self.pair_share = dict(zip((False, True), self._before.pair_share, strict=True))
+            self.low_rank_share = self._before.low_rank_share
+            if self.low_rank_share:
+                self.low_rank._fit(genotypes, y)
             return
         for unseen in (False, True):
             rows = self._chosen_rows(unseen)
@@ -185,8 +203,20 @@ class PairGP(JointPairModel):
             whole, alone = self._in_full(rows[0]), self._of_single_genes(rows[0])
             missed = (rows[1] - alone) ** 2
             gains = {share: missed - (rows[1] - alone - share * (whole - alone)) ** 2 for share in _PAIR_SHARES}
-            share, gain = max(gains.items(), key=lambda one: float(one[1].mean()))
-            self.pair_share[unseen] = share if gain.mean() > gain.std() / np.sqrt(len(gain)) else 0.0
+            self.pair_share[unseen] = _surely_best(gains, 0.0)
+            if unseen:
+                continue
+            self.low_rank._fit(genotypes, y)
+            other = self.low_rank._predict(rows[0])
+            kept = self.pair_share[False]
+            own = {share: alone + share * (whole - alone) for share in (kept, *_PAIR_SHARES, 0.0)}
+            missed = (rows[1] - own[kept]) ** 2
+            mixed = {
+                (share, more): missed - (rows[1] - (1 - more) * one - more * other) ** 2
+                for share, one in own.items()
+                for more in _LOW_RANK_SHARES
+            }
+            self.pair_share[False], self.low_rank_share = _surely_best(mixed, (kept, 0.0))
 
     def _settle(self) -> None:
         super()._settle()
@@ -203,6 +233,7 @@ class PairGP(JointPairModel):
         found = {name: getattr(self.settings, name) for name, _ in _SEARCH} | {"ridge": self.ridge}
         weights = [] if self.weight is None else self.weight.tolist()
         found |= {f"share of pairs, {WHERE[unseen]}": share for unseen, share in self.pair_share.items()}
+        found["share of low-rank"] = self.low_rank_share
         return found | {f"weight of {name}": w for name, w in zip(self.similarities.names, weights, strict=True)}
 
     def _state(self) -> dict[str, Any]:
@@ -218,6 +249,7 @@ class PairGP(JointPairModel):
             "triples": None if triples is None else [triples.direction, triples.weight],
             "spreads": None if self.spreads is None else list(self.spreads),
             "pair_share": [self.pair_share[False], self.pair_share[True]],
+            "low_rank": [self.low_rank_share, self.low_rank._state()] if self.low_rank_share else None,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -234,6 +266,9 @@ class PairGP(JointPairModel):
         if state["triples"] is not None:
             self.triples = TripleTerm(*map(self._here, state["triples"]))
         self.pair_share = dict(zip((False, True), state.get("pair_share", (1.0, 1.0)), strict=True))
+        if state.get("low_rank") is not None:
+            self.low_rank_share, kept = state["low_rank"]
+            self.low_rank._restore(kept)
         if state.get("spreads") is not None:  # earlier runs have none
             self.spreads = GeneSpread(*map(self._here, state["spreads"]))
 
@@ -358,12 +393,14 @@ class PairGP(JointPairModel):
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
         found = self._in_full(genotypes)
-        if set(self.pair_share.values()) == {1.0}:
+        if set(self.pair_share.values()) == {1.0} and not self.low_rank_share:
             return found
-        share = np.where(self.with_unseen(genotypes), self.pair_share[True], self.pair_share[False])
+        new = self.with_unseen(genotypes)
         alone = self._of_single_genes(genotypes)
-        predicted: Floats = alone + share * (found - alone)
-        return predicted
+        found = alone + np.where(new, self.pair_share[True], self.pair_share[False]) * (found - alone)
+        if self.low_rank_share:
+            found = np.where(new, found, found + self.low_rank_share * (self.low_rank._predict(genotypes) - found))
+        return found
 
     def _of_single_genes(self, genotypes: GenotypeRows) -> Floats:
         """The constant and the effects of seen genes; those of unseen ones are 0."""
