@@ -384,6 +384,12 @@ def test_labels_0_and_1_of_a_screen_of_ones_own_are_classes(planted: Path, tmp_p
         "2 cells, 0 of them finished before",  # a row that is named twice is one
     ]
     auroc = json.loads((tmp_path / "out" / "benchmark.json").read_text())["tables"][0]
+    assert auroc["rows"][0]["default"]
+    triples = [(*pair, "G71") for pair in first.genotypes if "G71" not in pair]
+    Screen(triples, {"interacts": y[: len(triples)]}).save(tmp_path / "larger.parquet")
+    assert own_screen("larger", cell, tmp_path / "larger.parquet").default == "boosting"
+    Screen(triples, {"epsilon": np.arange(len(triples)) / 7}).save(tmp_path / "larger.parquet")
+    assert own_screen("larger", cell, tmp_path / "larger.parquet").default == BEST
     assert (auroc["score"], auroc["phenotype"], auroc["best"]) == ("auroc", "interacts", BEST)
     assert auroc["rows"][0]["mean"]["value"] > 0.85
 

@@ -16,6 +16,7 @@ from knockgraph.errors import ConfigError
 from knockgraph.screen import Screen
 from knockgraph.sources.table_layout import fold
 from knockgraph.train.config import compose, quoted
+from knockgraph.train.groups import BEST, BEST_OF_LARGER_CLASSES
 from knockgraph.train.schema import is_interaction
 from knockgraph.words import listed
 
@@ -36,12 +37,14 @@ class BenchmarkScreen:
         words: Overrides that choose the data.
         splits: Name of a split → its overrides.
         models: Rows: overrides of each, the name of a model first.
+        default: The row of the model that is chosen unless another is.
     """
 
     name: str
     words: tuple[str, ...]
     splits: Mapping[str, tuple[str, ...]]
     models: tuple[str, ...] = ("ridge-pairs", "low-rank")
+    default: str = BEST["interactions"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Cell:
         seed: Of the split and of the model.
         model: The row: the name of a model, and overrides.
         candidates: Overrides of each candidate; the validation part chooses among several.
+        default: Whether the row is that of the default model.
     """
 
     screen: str
@@ -61,6 +65,7 @@ class Cell:
     seed: int
     model: str
     candidates: tuple[tuple[str, ...], ...] = field(repr=False)
+    default: bool = False
 
     @property
     def place(self) -> Path:
@@ -92,7 +97,7 @@ def known_screens(folder: Path) -> dict[str, BenchmarkScreen]:
         "collins2007": BenchmarkScreen("collins2007", of("collins2007"), pairs, PAIRS),
         "costanzo2016": BenchmarkScreen("costanzo2016", of("costanzo2016"), pairs, PAIRS),
         "kuzmin2018": BenchmarkScreen(
-            "kuzmin2018", of("kuzmin2018", calls), {"query pairs": (), "unseen genes": _UNSEEN}, triples
+            "kuzmin2018", of("kuzmin2018", calls), {"query pairs": (), "unseen genes": _UNSEEN}, triples, "boosting"
         ),
         "demo": BenchmarkScreen("demo", ("data=demo",), pairs, ("additive", "low-rank", "pair-gp")),
     }
@@ -130,7 +135,10 @@ def own_screen(name: str, cell: Path, screen: Path, more: Sequence[str] = ()) ->
         values = found.phenotypes[phenotype]
         if set(np.unique(values[~np.isnan(values)])) == {0.0, 1.0}:
             words += ["task=classification", "loss=bce"]
-    return BenchmarkScreen(name, tuple(words), {"random": (), "unseen genes": _UNSEEN}, PAIRS)
+    classes = "task=classification" in (*words, *more)
+    larger = 2 * int((found.genotypes.size > 2).sum()) > len(found)
+    default = BEST_OF_LARGER_CLASSES if classes and larger else BEST["interactions"]
+    return BenchmarkScreen(name, tuple(words), {"random": (), "unseen genes": _UNSEEN}, PAIRS, default)
 
 
 def _phenotype(name: str, names: Sequence[str]) -> str:
@@ -177,7 +185,7 @@ def cells(
                 for candidate in candidates:
                     compose(candidate)
                 checked.add((screen.name, model))
-            found.append(Cell(screen.name, split, seed, model, candidates))
+            found.append(Cell(screen.name, split, seed, model, candidates, model == screen.default))
     return found
 
 

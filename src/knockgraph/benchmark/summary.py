@@ -16,7 +16,6 @@ from knockgraph.benchmark.plan import TRAP, Cell
 from knockgraph.bootstrap import Floats, interval, mean_over_seeds, resampled
 from knockgraph.errors import KnockgraphError
 from knockgraph.train.config import compose
-from knockgraph.train.groups import BEST
 
 SAMPLES = 500
 
@@ -63,7 +62,7 @@ def _table(folder: Path, cells: Sequence[Cell], samples: int) -> list[dict[str, 
                 {
                     "model": model,
                     "ranked": model in ranked,
-                    "default": model == BEST.get(any_cell.screen, "profile-propagation"),
+                    "default": any(cell.default for cell in cells if cell.model == model),
                     "seeds": [float(one[score][model][0]) for one in sampled],
                     "mean": asdict(interval(means[model])),
                     "less_than_best": less,

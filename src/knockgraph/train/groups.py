@@ -16,6 +16,8 @@ BEST = dict.fromkeys(("collins2007", "costanzo2016", "interactions"), "profile-p
     "kuzmin2018": "boosting"
 }
 """Data → the model of a run that chooses none: the best one there; how it was chosen: docs/results.md."""
+BEST_OF_LARGER_CLASSES = BEST["kuzmin2018"]
+"""The best model where most genotypes have three genes or more and their labels are classes."""
 
 
 def choices(group: str) -> list[str]:

@@ -48,6 +48,7 @@ from knockgraph.train.config import dump, load
 from knockgraph.train.data import SCREEN, TrainingData
 from knockgraph.train.empty import EmptyTask
 from knockgraph.train.finite import Finite
+from knockgraph.train.groups import BEST_OF_LARGER_CLASSES
 from knockgraph.train.interrupt import Interrupt, InterruptedRun
 from knockgraph.train.lock import RunLock
 from knockgraph.train.metrics_file import cut
@@ -402,8 +403,15 @@ def _write_directory(config: Config, data: TrainingData, directory: Path, with_s
     replace(data.split, labels_hash=data.bound.labels_hash).save(directory / "data.split")
 
 
-def _mostly_pairs(config: Config, data: TrainingData) -> str | None:
-    """That another model was better on such a screen, if it is one of pairs and that model is not compared anyway."""
+def _better_here(config: Config, data: TrainingData) -> str | None:
+    """That another model was better on such a screen, if it is not compared anyway."""
+    larger = 2 * int((data.bound.num_perturbed > 2).sum()) > len(data.bound)
+    known = {config.model.name, *config.trainer.baselines}
+    if larger and data.classes and BEST_OF_LARGER_CLASSES not in known:
+        return (
+            "most genotypes of this screen have three genes or more; on classes of such genotypes "
+            f"model={BEST_OF_LARGER_CLASSES} was ahead"
+        )
     told = models.is_fitted(config.model.name) or "profile-propagation" in config.trainer.baselines
     pairs = int((data.bound.num_perturbed == 2).sum())
     if told or config.task != "regression" or pairs < max(_ENOUGH_PAIRS, 0.9 * len(data.bound)):
@@ -432,7 +440,7 @@ def _announce(config: Config, data: TrainingData, task: Task, directory: Path, s
     else:
         say(f"model {config.model.name}: {parameters}; strategy {config.strategy.name}: {memory}")
     small = too_small(config.model.name, config.model.options, data.graph.num_genes)
-    for note in filter(None, (small, _mostly_pairs(config, data), task.approximation)):
+    for note in filter(None, (small, _better_here(config, data), task.approximation)):
         say(f"note: {note}")
     for term in task.unused_terms:
         say(f"note: the loss {config.loss.name} leaves out the {term} term of {config.model.name}")
