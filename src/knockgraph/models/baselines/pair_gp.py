@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +41,19 @@ _MORE_NOISE = (1.6, 3.2, 6.4, 12.8, 25.6)  # tried one after another for as long
 _GAIN = 0.005  # in correlation
 _PAIR_SHARES = (1.0, 0.5, 0.25)
 _LOW_RANK_SHARES = (0.25, 0.5, 0.75, 1.0)
-_Choice = TypeVar("_Choice")
 _SHRINK = 3.0  # as if every gene had this many more experiments of the usual spread
+
+
+class Shares(NamedTuple):
+    """How much of a prediction comes from where."""
+
+    pairs: float = 1.0  #: of what is predicted beyond effects of single genes, how much is used
+    low_rank: float = 0.0  #: how much of the prediction is then that of :class:`LowRank`
+
+    def mixed(self, alone: Floats, whole: Floats, low_rank: Floats) -> Floats:
+        """The prediction, of that of single genes alone, the whole, and that of :class:`LowRank`."""
+        own = alone + self.pairs * (whole - alone)
+        return own + self.low_rank * (low_rank - own)
 
 
 @dataclass(frozen=True)
@@ -57,9 +68,7 @@ class Choices:
         share: The weight of attention.
         steps: For how long attention is learned.
         corrected: Which corrections are learned: of pairs of seen genes, of those with an unseen one.
-        pair_share: How much of what is predicted beyond effects of single genes is used, where all genes are seen, and
-            where one is unseen.
-        low_rank_share: How much of the prediction is that of :class:`LowRank`, where all genes are seen.
+        shares: See :class:`Shares`, where all genes are seen, and where one is unseen.
     """
 
     filling: ProcessSettings
@@ -69,14 +78,7 @@ class Choices:
     share: float = 0.0
     steps: int = 0
     corrected: tuple[bool, ...] = ()
-    pair_share: tuple[float, float] = (1.0, 1.0)
-    low_rank_share: float = 0.0
-
-
-def _surely_best(gains: Mapping[_Choice, Floats], otherwise: _Choice) -> _Choice:
-    """The choice with the largest mean gain, where this is more than its standard error."""
-    best, gain = max(gains.items(), key=lambda one: float(one[1].mean()))
-    return best if gain.mean() > gain.std() / np.sqrt(len(gain)) else otherwise
+    shares: tuple[Shares, Shares] = (Shares(), Shares())
 
 
 class PairGP(JointPairModel):
@@ -108,8 +110,7 @@ class PairGP(JointPairModel):
     s + w\,(f - s)`, with the constant and the effects of the seen genes alone, :math:`s = c + \sum_g b_g`, and the
     whole :math:`f`. Where the whole is not better by more than one standard error, w is 0. There is one w for genotypes
     of seen genes, and one for those with an unseen gene. In the same way, a share of the prediction is that of
-    :class:`~knockgraph.models.baselines.low_rank.LowRank` where all genes are seen, which helps in small screens of
-    larger genotypes.
+    :class:`~knockgraph.models.baselines.low_rank.LowRank`, which helps in small screens of larger genotypes.
 
     Args:
         graph: The cell graph.
@@ -162,8 +163,8 @@ class PairGP(JointPairModel):
         self._seen: Similarities | None = None
         self.spreads: GeneSpread | None = None
         self._between: Tensor | None = None  # similarities of the seen genes, during the fit
-        self.pair_share = {False: 1.0, True: 1.0}
-        self.low_rank_share, self.low_rank = 0.0, LowRank()
+        self.shares = {False: Shares(), True: Shares()}
+        self.low_rank = LowRank()
 
     def _fit_again(self, genotypes: GenotypeRows, y: Floats) -> None:
         self._before = self._choices() if self.process is not None else None
@@ -172,9 +173,8 @@ class PairGP(JointPairModel):
 
     def _choices(self) -> Choices:
         """What the validation part has decided."""
-        share = self.pair_share[False], self.pair_share[True]
-        own = Choices(self.filling, self.settings, self.ridge, self.triples is not None, pair_share=share)
-        return replace(own, low_rank_share=self.low_rank_share)
+        shares = self.shares[False], self.shares[True]
+        return Choices(self.filling, self.settings, self.ridge, self.triples is not None, shares=shares)
 
     def _fit(self, genotypes: GenotypeRows, y: Floats) -> None:
         same_graph(self._name, self.graph, genotypes)
@@ -191,32 +191,30 @@ class PairGP(JointPairModel):
     def _choose_shares(self, genotypes: GenotypeRows, y: Floats) -> None:
         """See the class."""
         if self._before is not None:
-            self.pair_share = dict(zip((False, True), self._before.pair_share, strict=True))
-            self.low_rank_share = self._before.low_rank_share
-            if self.low_rank_share:
+            self.shares = dict(zip((False, True), self._before.shares, strict=True))
+            if self._mixes_low_rank:
                 self.low_rank._fit(genotypes, y)
             return
-        for unseen in (False, True):
-            rows = self._chosen_rows(unseen)
-            if rows is None:
-                continue
-            whole, alone = self._in_full(rows[0]), self._of_single_genes(rows[0])
-            missed = (rows[1] - alone) ** 2
-            gains = {share: missed - (rows[1] - alone - share * (whole - alone)) ** 2 for share in _PAIR_SHARES}
-            self.pair_share[unseen] = _surely_best(gains, 0.0)
-            if unseen:
-                continue
+        held_out = {unseen: rows for unseen in (False, True) if (rows := self._chosen_rows(unseen)) is not None}
+        if held_out:
             self.low_rank._fit(genotypes, y)
-            other = self.low_rank._predict(rows[0])
-            kept = self.pair_share[False]
-            own = {share: alone + share * (whole - alone) for share in (kept, *_PAIR_SHARES, 0.0)}
-            missed = (rows[1] - own[kept]) ** 2
-            mixed = {
-                (share, more): missed - (rows[1] - (1 - more) * one - more * other) ** 2
-                for share, one in own.items()
-                for more in _LOW_RANK_SHARES
-            }
-            self.pair_share[False], self.low_rank_share = _surely_best(mixed, (kept, 0.0))
+        for unseen, (new, measured) in held_out.items():
+            parts = self._of_single_genes(new), self._in_full(new), self.low_rank._predict(new)
+            kept = Shares(0.0)
+            for choices in (
+                [Shares(share) for share in _PAIR_SHARES],
+                [Shares(share, more) for share in (*_PAIR_SHARES, 0.0) for more in _LOW_RANK_SHARES],
+            ):
+                missed = (measured - kept.mixed(*parts)) ** 2
+                gains = {one: missed - (measured - one.mixed(*parts)) ** 2 for one in choices}
+                best, gain = max(gains.items(), key=lambda one: float(one[1].mean()))
+                if gain.mean() > gain.std() / np.sqrt(len(gain)):
+                    kept = best
+            self.shares[unseen] = kept
+
+    @property
+    def _mixes_low_rank(self) -> bool:
+        return any(one.low_rank for one in self.shares.values())
 
     def _settle(self) -> None:
         super()._settle()
@@ -232,8 +230,9 @@ class PairGP(JointPairModel):
             return {}
         found = {name: getattr(self.settings, name) for name, _ in _SEARCH} | {"ridge": self.ridge}
         weights = [] if self.weight is None else self.weight.tolist()
-        found |= {f"share of pairs, {WHERE[unseen]}": share for unseen, share in self.pair_share.items()}
-        found["share of low-rank"] = self.low_rank_share
+        for unseen, shares in self.shares.items():
+            found |= {f"share of pairs, {WHERE[unseen]}": shares.pairs}
+            found |= {f"share of low-rank, {WHERE[unseen]}": shares.low_rank}
         return found | {f"weight of {name}": w for name, w in zip(self.similarities.names, weights, strict=True)}
 
     def _state(self) -> dict[str, Any]:
@@ -248,8 +247,8 @@ class PairGP(JointPairModel):
             "settings": asdict(self.settings),
             "triples": None if triples is None else [triples.direction, triples.weight],
             "spreads": None if self.spreads is None else list(self.spreads),
-            "pair_share": [self.pair_share[False], self.pair_share[True]],
-            "low_rank": [self.low_rank_share, self.low_rank._state()] if self.low_rank_share else None,
+            "shares": [list(self.shares[False]), list(self.shares[True])],
+            "low_rank": self.low_rank._state() if self._mixes_low_rank else None,
         }
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -265,10 +264,11 @@ class PairGP(JointPairModel):
         self.settings = ProcessSettings(**state["settings"])
         if state["triples"] is not None:
             self.triples = TripleTerm(*map(self._here, state["triples"]))
-        self.pair_share = dict(zip((False, True), state.get("pair_share", (1.0, 1.0)), strict=True))
+        self.shares = {
+            unseen: Shares(*one) for unseen, one in zip((False, True), state.get("shares", ((), ())), strict=True)
+        }
         if state.get("low_rank") is not None:
-            self.low_rank_share, kept = state["low_rank"]
-            self.low_rank._restore(kept)
+            self.low_rank._restore(state["low_rank"])
         if state.get("spreads") is not None:  # earlier runs have none
             self.spreads = GeneSpread(*map(self._here, state["spreads"]))
 
@@ -393,14 +393,12 @@ class PairGP(JointPairModel):
 
     def _predict(self, genotypes: GenotypeRows) -> Floats:
         found = self._in_full(genotypes)
-        if set(self.pair_share.values()) == {1.0} and not self.low_rank_share:
+        if set(self.shares.values()) == {Shares()}:
             return found
-        new = self.with_unseen(genotypes)
         alone = self._of_single_genes(genotypes)
-        found = alone + np.where(new, self.pair_share[True], self.pair_share[False]) * (found - alone)
-        if self.low_rank_share:
-            found = np.where(new, found, found + self.low_rank_share * (self.low_rank._predict(genotypes) - found))
-        return found
+        low_rank = self.low_rank._predict(genotypes) if self._mixes_low_rank else alone
+        mixed = {unseen: shares.mixed(alone, found, low_rank) for unseen, shares in self.shares.items()}
+        return np.where(self.with_unseen(genotypes), mixed[True], mixed[False])
 
     def _of_single_genes(self, genotypes: GenotypeRows) -> Floats:
         """The constant and the effects of seen genes; those of unseen ones are 0."""
