@@ -390,6 +390,14 @@ def test_what_cannot_be_meant_is_one_sentence(fitted: kg.Fitted) -> None:
             call()
 
 
+def test_a_matrix_is_known_by_the_genes_of_the_cell() -> None:
+    """One with other genes in rows than in columns was read as many phenotypes of single genes."""
+    names, random = GRAPH.genes.names, np.random.default_rng(0)
+    matrix = pd.DataFrame({"Gene": names[:20], **{name: random.normal(size=20) for name in names[20:40]}})
+    found = kg.fit(GRAPH, matrix, phenotype="score", model="low-rank", **FAST)
+    assert found.result["experiments"] == 40  # of 400 in the test part
+
+
 def test_columns_as_a_mapping_lazily_and_by_pattern() -> None:
     columns = {**table(), "m_1": list(range(len(SCREEN))), "m_2": [k % 7 for k in range(len(SCREEN))]}
     assert len(as_screen(columns, say=str)) == len(SCREEN)

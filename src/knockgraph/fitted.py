@@ -33,7 +33,7 @@ from knockgraph.evaluate import coverage_in_words, evaluate
 from knockgraph.explain import Explanation, explain
 from knockgraph.files import check_folder
 from knockgraph.frames import Library, frame, library_of
-from knockgraph.graph import CellGraph
+from knockgraph.graph import CellGraph, GeneNames
 from knockgraph.html.notebook import card
 from knockgraph.options import did_you_mean
 from knockgraph.predict import (
@@ -112,7 +112,7 @@ def fit(
     _check_whole("seed", seed)
     wanted = () if phenotype is None else (phenotype,) if isinstance(phenotype, str) else tuple(phenotype)
     columns = () if any("*" in name for name in wanted) else wanted  # a pattern is for all columns that can be read
-    table = as_screen(screen, columns, print if verbose else _silent)
+    table = as_screen(screen, columns, print if verbose else _silent, cell.genes)
     config = config_of(_name_of(model), cell.num_genes, {"progress_bar": verbose, **options})
     if not wanted and hasattr(screen, "var_names"):  # a vector per genotype
         wanted = tuple(table.phenotypes)
@@ -449,13 +449,14 @@ class Fitted:
         return card(repr(self), ["test part", score, error], rows, note)
 
 
-def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print) -> Screen:
+def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print, genes: GeneNames | None = None) -> Screen:
     """A screen from whatever holds one: a :class:`Screen`, a path, or a table.
 
     Args:
         screen: What holds it.
         phenotypes: Columns of a table that are wanted; by default all that can be phenotypes.
         say: Told how a table was understood.
+        genes: Those of the cell, by which a matrix is known.
     """
     if isinstance(screen, Screen):
         return screen
@@ -475,7 +476,7 @@ def as_screen(screen: Any, phenotypes: Sequence[str] = (), say: Say = print) -> 
             f"a {type(screen).__name__} is no screen; give a kg.Screen, a path, or a table of pandas, polars or Arrow"
         )
     try:
-        found, reading = read_table(screen if path is None else path, TableOptions(phenotypes))
+        found, reading = read_table(screen if path is None else path, TableOptions(phenotypes, known=genes))
     except (ScreenError, FileFormatError) as error:
         if " --" not in str(error):
             raise

@@ -4,6 +4,7 @@ import csv
 import datetime
 import io
 import os
+import runpy
 import zipfile
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from knockgraph import FileFormatError, KnockgraphError, Screen, ScreenError
+from knockgraph.graph import GeneNames
 from knockgraph.sources import excel
 from knockgraph.sources.graph_tables import read_graph
+from knockgraph.sources.presets import read_gene_list
+from knockgraph.sources.report import ImportReport
 from knockgraph.sources.table_layout import TableOptions
 from knockgraph.sources.tables import TableReading, read_genotypes, read_table
 
@@ -142,6 +146,21 @@ def test_the_control_of_genetic_arrays_counts_as_no_gene(tmp_path: Path) -> None
     other, reading = read(tmp_path, "gene_a\tgene_b\tscore\nYAL015C\tYDL227C\t0.1\n", "other.txt")
     assert pairs(other) == [(("YAL015C", "YDL227C"), 0.1)]
     assert "HO" not in str(reading)
+
+
+def test_a_matrix_with_other_names_is_known_by_its_genes(tmp_path: Path) -> None:
+    """Its columns were read as phenotypes of single genes, without a word."""
+    columns = [f"YBR{k:03}W" for k in range(21)]
+    text = "\n".join(["\t".join(["Gene", *columns]), *("\t".join([a, *["0.5"] * 21]) for a in ("YAL001C", "YAL002W"))])
+    known = GeneNames(["YAL001C", "YAL002W", *columns])
+    screen, reading = read(tmp_path, text, known=known)
+    assert len(screen) == 42
+    assert "a matrix: 2 genes in rows (named by Gene) × 21 genes in columns" in str(reading)
+    screen, reading = read(tmp_path, text)
+    assert len(screen.phenotypes) == 21
+    assert "21 columns are read as phenotypes of single genes; if they are genes, say --matrix" in str(reading)
+    screen, _ = read(tmp_path, text, known=known, genes=("Gene",))  # the user says otherwise
+    assert len(screen.phenotypes) == 21
 
 
 def test_a_matrix_of_pandas() -> None:
@@ -625,3 +644,22 @@ def test_matrices_as_laboratories_write_them(kind: str, tmp_path: Path) -> None:
     assert dict(zip(screen.genotypes, screen.phenotypes["score"].tolist(), strict=True)) == expected
     more = len(HEADERS[kind]) - 1
     assert any("below the header" in note for note in reading.notes) == (more > 0)
+
+
+def test_tables_cut_from_the_public_screens(real: Path, tmp_path: Path) -> None:
+    """As their files have them: matrices, standard names, strains, the control HO, several scores."""
+    runpy.run_path(str(Path(__file__).parents[2] / "docs" / "tools" / "small_screens.py"))["write"](real, tmp_path)
+    known = read_gene_list(real / "genes", ImportReport("genes"))[0]
+    found = {path.name: read_table(path, TableOptions(known=known))[0] for path in tmp_path.iterdir()}
+    sizes = {name: np.bincount(screen.genotypes.size).tolist() for name, screen in found.items()}
+    assert sizes == {
+        "matrix.txt": [0, 0, 23797],
+        "long.csv": [0, 0, 20566],
+        "square.csv": [0, 0, 15505],
+        "half.tsv": [0, 0, 9000],
+        "classes.tsv": [0, 0, 18152],
+        "calls.tsv": [0, 0, 0, 30000],
+        "crosses.txt": [0, 0, 5826, 4606],
+        "triples.txt": [0, 0, 0, 4606],
+    }
+    assert list(found["long.csv"].phenotypes) == ["S-score"]

@@ -22,7 +22,6 @@ _TABLES: dict[str, dict[str, Table]] = {
     "kuzmin2018": {"kuzmin2018": "trigenic-calls", "kuzmin2018-digenic": "digenic-calls"},
 }
 _MANY_COLUMNS = 20
-_FEWEST_GENES = 2
 
 
 def build(screens: Sequence[str], raw: Path, folder: Path, say: Say) -> None:
@@ -64,7 +63,7 @@ def as_screen_file(name: str, path: Path, folder: Path, genes: GeneNames, say: S
     if path.is_dir():
         raise ConfigError(f"--own {name}: {path} is a folder; give a file")
     try:
-        screen, reading = read_table(path, TableOptions(matrix=_is_matrix(path, genes)))
+        screen, reading = read_table(path, TableOptions(matrix=_is_wide(path), known=genes))
     except ScreenError as error:
         raise ConfigError(
             f"--own {name}: {error} (options of a table: 'knockgraph screen import table --from "
@@ -77,12 +76,9 @@ def as_screen_file(name: str, path: Path, folder: Path, genes: GeneNames, say: S
     return made
 
 
-def _is_matrix(path: Path, genes: GeneNames) -> bool:
-    """Whether columns are genes: by their names, or as one column names a gene and many others hold numbers."""
+def _is_wide(path: Path) -> bool:
+    """Whether one column names a gene and many others hold numbers, which of interactions must be genes, too."""
     blocks = blocks_of(path, TableOptions())
-    known = sum(len(genes.find(name)) == 1 for name in blocks.columns)
-    if known >= _FEWEST_GENES and 2 * known > len(blocks.columns):
-        return True
     if len(blocks.columns) < _MANY_COLUMNS:
         return False
     sample = blocks.sample()

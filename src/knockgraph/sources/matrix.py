@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from knockgraph.errors import ScreenError
-from knockgraph.graph.genes import unmarked
+from knockgraph.graph.genes import GeneNames, unmarked
 from knockgraph.sources.table_blocks import ArrowBlocks, TableBlocks
 from knockgraph.sources.table_layout import Sample, TableOptions, decimal_sign, is_missing, is_number
 from knockgraph.words import counted
@@ -18,20 +18,23 @@ GENES = ("gene of the row", "gene of the column")
 """The columns of genes of the long table."""
 
 _FEWEST_COLUMNS = 4
+_FEWEST_GENES = 2
 _MOST_HEADERS = 3
 Floats = npt.NDArray[np.float64]
 
 
-def genes_of_rows(columns: Sequence[str], sample: Sample, said: bool = False) -> str | None:
+def genes_of_rows(columns: Sequence[str], sample: Sample, options: TableOptions) -> str | None:
     """The column that names the genes of the rows, or ``None`` if the table is not a matrix.
 
-    A table is a matrix if the user says so, or if at least half of the names in a column of texts are names of columns.
+    A table is a matrix if the user says so, if at least half of the names in a column of texts are names of columns, or
+    if most columns are known genes.
 
     Args:
         columns: All names.
         sample: Column → the first values.
-        said: Whether the user says that it is one.
+        options: What the user says.
     """
+    said = options.matrix or _are_genes(columns, options.known)
     heads = set(map(_folded, columns))
     shares = {}
     for name in columns:
@@ -42,6 +45,11 @@ def genes_of_rows(columns: Sequence[str], sample: Sample, said: bool = False) ->
     if found is None or not (said or (shares[found] >= 0.5 and len(columns) >= _FEWEST_COLUMNS)):
         return None
     return found
+
+
+def _are_genes(columns: Sequence[str], known: GeneNames | None) -> bool:
+    found = 0 if known is None else sum(len(known.find(name)) == 1 for name in columns)
+    return found >= _FEWEST_GENES and 2 * found > len(columns)
 
 
 def below_headers(blocks: TableBlocks) -> tuple[TableBlocks, int]:

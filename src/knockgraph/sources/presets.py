@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from knockgraph.sources.names import AsWritten, NameResolver, Policy
 from knockgraph.sources.report import FileReport, ImportReport
 from knockgraph.sources.sgd import Linkage
 from knockgraph.sources.source import GraphOptions, ScreenOptions, Source, Table, checked_path, source_of
+from knockgraph.sources.table_layout import TableOptions
 
 Edges = Tensor | tuple[Tensor, Tensor]
 
@@ -285,15 +287,19 @@ def import_screen(name: str, path: Path | None, options: ScreenOptions | None = 
     """
     options, report = options or ScreenOptions(), ImportReport(name)
     source = source_of(name, "screen")
-    screen = source.screen(checked_path(source, path, f"the screen {name}"), options, report)
+    file = checked_path(source, path, f"the screen {name}")
     if source.resolves:
-        return screen, report
-    if options.genes is not None:
-        what = "the table" if path is None else str(path)
-        screen, file = with_systematic_names(screen, options.genes, options.unknown or "error", what)
-        report.files.append(file)
-    elif options.unknown is not None:
-        raise SourceError("--unknown needs --genes: a cell graph, or a folder with SGD_features.tab")
+        return source.screen(file, options, report), report
+    genes = options.genes
+    if genes is None:
+        if options.unknown is not None:
+            raise SourceError("--unknown needs --genes: a cell graph, or a folder with SGD_features.tab")
+        return source.screen(file, options, report), report
+    resolve = resolver_of(genes, options.unknown or "error")
+    options = replace(options, reading=replace(options.reading or TableOptions(), known=resolve.genes))
+    screen = source.screen(file, options, report)
+    screen, names = with_systematic_names(screen, resolve, str(path or "the table"), genes)
+    report.files.append(names)
     return screen, report
 
 
@@ -366,9 +372,15 @@ def resolver_of(genes: Path, unknown: Policy = "drop") -> NameResolver:
     return NameResolver(names, elsewhere, unknown)
 
 
-def with_systematic_names(screen: Screen, genes: Path, unknown: Policy, what: str) -> tuple[Screen, FileReport]:
-    """The screen with systematic names, and a report of the experiments dropped for unknown names."""
-    resolve = resolver_of(genes, unknown)
+def with_systematic_names(screen: Screen, resolve: NameResolver, what: str, genes: Path) -> tuple[Screen, FileReport]:
+    """The screen with systematic names, and a report of the experiments dropped for unknown names.
+
+    Args:
+        screen: The screen.
+        resolve: The names.
+        what: Where the screen comes from.
+        genes: Where the names come from.
+    """
     names, codes, ptr = screen.genotypes.names, screen.genotypes.codes, screen.genotypes.ptr
     gene = resolve.many(names, codes)
     report = FileReport("names", Path(what), read=len(screen))

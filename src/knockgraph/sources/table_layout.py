@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from knockgraph.errors import ScreenError
-from knockgraph.graph.genes import BOTH_NAMES, DAMP
+from knockgraph.graph.genes import BOTH_NAMES, DAMP, GeneNames
 from knockgraph.options import did_you_mean
 from knockgraph.words import listed
 
@@ -87,6 +87,7 @@ class TableOptions:
         matrix: The table has a gene per row and a gene per column. If their names are the same ones, this is found.
         missing: Experiments in which no phenotype was measured are left out and counted (``drop``), kept, or an
             ``error``. A label that is missing beside others stays missing.
+        known: Names of genes, such as those of the cell graph: a table whose columns are mostly these is a matrix.
     """
 
     phenotypes: Sequence[str] = ()
@@ -97,6 +98,7 @@ class TableOptions:
     sheet: str | None = None
     missing: Literal["drop", "keep", "error"] = "drop"
     matrix: bool = False
+    known: GeneNames | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 _SHOWN = 8  # columns in a list
+_MANY = 20  # phenotypes, of single genes
 _BETWEEN = "\x1f"  # genes, where no sign of the cells may be in the way
 
 
@@ -144,7 +145,7 @@ def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen
         source = table_in(Path(source), "screen")
     blocks = without_blank_rows(blocks_of(source, options))
     matrix, headers = below_headers(blocks)
-    rows = None if options.genes else genes_of_rows(matrix.columns, matrix.sample(), options.matrix)
+    rows = None if options.genes else genes_of_rows(matrix.columns, matrix.sample(), options)
     notes: list[str] = []
     if rows is not None:
         blocks, notes = as_pairs(matrix, rows, options)
@@ -164,6 +165,9 @@ def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen
     reading.kept = {"experiments": len(screen)}
     reading.sizes = {size: int(n) for size, n in enumerate(np.bincount(screen.genotypes.size)) if n}
     reading.example = _first(screen)
+    if max(reading.sizes) < 2 and len(layout.phenotypes) > _MANY:
+        many = f"{len(layout.phenotypes):,} columns are read as phenotypes of single genes"
+        reading.notes.append(f"{many}; if they are genes, say --matrix")
     return screen, reading
 
 
