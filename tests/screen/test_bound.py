@@ -155,7 +155,10 @@ def test_missing_statistic_does_not_drop_an_experiment():
 
 
 def test_nothing_left():
-    with pytest.raises(ScreenError, match="nothing is left of 2 experiments: 1 name an unknown gene, 1 have no value"):
+    message = (
+        r"nothing is left of 2 experiments: 1 name an unknown gene \(NOPE\), 1 have no value for f; give the cell graph"
+    )
+    with pytest.raises(ScreenError, match=message):
         Screen([["NOPE"], []], {"f": [1, NAN]}).bind(cell(), unknown="drop", missing="drop")
 
 

@@ -313,9 +313,12 @@ def bind(
         )
     kept = np.flatnonzero(resolved & labelled)
     if len(kept) == 0 and len(screen):
+        unnamed, unmeasured = int((~resolved).sum()), int((~labelled).sum())
+        which = f" ({listed(list(bad))})" if bad else ""
+        advice = "; give the cell graph of this organism, with these names of its genes" if bad else ""
         raise ScreenError(
-            f"nothing is left of {len(screen)} experiments: {int((~resolved).sum())} name an unknown gene, "
-            f"{int((~labelled).sum())} have no value for {listed(chosen, 'or')}"
+            f"nothing is left of {len(screen):,} experiments: {unnamed:,} name an unknown gene{which}, {unmeasured:,} "
+            f"have no value for {listed(chosen, 'or')}{advice}"
         )
     flat, ptr = ragged.positions(screen.genotypes.ptr, kept)
     doses = kinds = None  # two names may mean the same gene
