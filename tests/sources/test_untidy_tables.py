@@ -159,8 +159,12 @@ def test_a_matrix_with_other_names_is_known_by_its_genes(tmp_path: Path) -> None
     screen, reading = read(tmp_path, text)
     assert len(screen.phenotypes) == 21
     assert "21 columns are read as phenotypes of single genes; if they are genes, say --matrix" in str(reading)
-    screen, _ = read(tmp_path, text, known=known, genes=("Gene",))  # the user says otherwise
+    screen, reading = read(tmp_path, text, known=known, genes=("Gene",))  # the user says otherwise
     assert len(screen.phenotypes) == 21
+    assert "--matrix" not in str(reading)
+    screen, _ = read(tmp_path, text, known=known, phenotypes=["YBR003W"])  # a column, not a name for the values
+    assert list(screen.genotypes) == [("YAL001C",), ("YAL002W",)]
+    assert list(screen.phenotypes) == ["YBR003W"]
 
 
 def test_a_matrix_of_pandas() -> None:

@@ -27,13 +27,16 @@ def genes_of_rows(columns: Sequence[str], sample: Sample, options: TableOptions)
     """The column that names the genes of the rows, or ``None`` if the table is not a matrix.
 
     A table is a matrix if the user says so, if at least half of the names in a column of texts are names of columns, or
-    if most columns are known genes.
+    if most columns are known genes. It is none if the user names a column of it as a phenotype.
 
     Args:
         columns: All names.
         sample: Column → the first values.
         options: What the user says.
     """
+    wanted = {options.phenotypes} if isinstance(options.phenotypes, str) else set(options.phenotypes)
+    if not options.matrix and wanted & set(columns):
+        return None
     said = options.matrix or _are_genes(columns, options.known)
     heads = set(map(_folded, columns))
     shares = {}

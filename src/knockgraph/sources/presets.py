@@ -288,17 +288,14 @@ def import_screen(name: str, path: Path | None, options: ScreenOptions | None = 
     options, report = options or ScreenOptions(), ImportReport(name)
     source = source_of(name, "screen")
     file = checked_path(source, path, f"the screen {name}")
-    if source.resolves:
-        return source.screen(file, options, report), report
-    genes = options.genes
-    if genes is None:
-        if options.unknown is not None:
+    if source.resolves or options.genes is None:
+        if not source.resolves and options.unknown is not None:
             raise SourceError("--unknown needs --genes: a cell graph, or a folder with SGD_features.tab")
         return source.screen(file, options, report), report
-    resolve = resolver_of(genes, options.unknown or "error")
-    options = replace(options, reading=replace(options.reading or TableOptions(), known=resolve.genes))
-    screen = source.screen(file, options, report)
-    screen, names = with_systematic_names(screen, resolve, str(path or "the table"), genes)
+    resolve = resolver_of(options.genes, options.unknown or "error")
+    reading = replace(options.reading or TableOptions(), known=resolve.genes)
+    screen = source.screen(file, replace(options, reading=reading), report)
+    screen, names = with_systematic_names(screen, resolve, str(path or "the table"), options.genes)
     report.files.append(names)
     return screen, report
 

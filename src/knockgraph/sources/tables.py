@@ -165,7 +165,8 @@ def read_table(source: Any, options: TableOptions | None = None) -> tuple[Screen
     reading.kept = {"experiments": len(screen)}
     reading.sizes = {size: int(n) for size, n in enumerate(np.bincount(screen.genotypes.size)) if n}
     reading.example = _first(screen)
-    if max(reading.sizes) < 2 and len(layout.phenotypes) > _MANY:
+    found = rows is None and not options.genes and options.known is None
+    if found and max(reading.sizes) < 2 and len(layout.phenotypes) > _MANY:
         many = f"{len(layout.phenotypes):,} columns are read as phenotypes of single genes"
         reading.notes.append(f"{many}; if they are genes, say --matrix")
     return screen, reading

@@ -40,7 +40,7 @@ WHERE = {False: "seen genes", True: "unseen genes"}
 _MORE_NOISE = (1.6, 3.2, 6.4, 12.8, 25.6)  # tried one after another for as long as more is better
 _GAIN = 0.005  # in correlation
 _PAIR_SHARES = (1.0, 0.5, 0.25)
-_LOW_RANK_SHARES = (0.25, 0.5, 0.75, 1.0)
+_LOW_RANK_SHARES = (0.25, 0.5, 0.75)
 _SHRINK = 3.0  # as if every gene had this many more experiments of the usual spread
 
 
@@ -203,7 +203,10 @@ class PairGP(JointPairModel):
             kept = Shares(0.0)
             for choices in (
                 [Shares(share) for share in _PAIR_SHARES],
-                [Shares(share, more) for share in (*_PAIR_SHARES, 0.0) for more in _LOW_RANK_SHARES],
+                [
+                    *(Shares(share, more) for share in (*_PAIR_SHARES, 0.0) for more in _LOW_RANK_SHARES),
+                    Shares(0.0, 1.0),
+                ],
             ):
                 missed = (measured - kept.mixed(*parts)) ** 2
                 gains = {one: missed - (measured - one.mixed(*parts)) ** 2 for one in choices}
