@@ -162,6 +162,10 @@ def test_a_matrix_with_other_names_is_known_by_its_genes(tmp_path: Path) -> None
     screen, reading = read(tmp_path, text, known=known, genes=("Gene",))  # the user says otherwise
     assert len(screen.phenotypes) == 21
     assert "--matrix" not in str(reading)
+    with pytest.raises(
+        ScreenError, match=r"no column but 'Gene' holds numbers; fill it with numbers, or say --gene-columns Gene"
+    ):
+        read(tmp_path, text.replace("0.5", "high"), known=known)  # nobody said --matrix
     screen, _ = read(tmp_path, text, known=known, phenotypes=["YBR003W"])  # a column, not a name for the values
     assert list(screen.genotypes) == [("YAL001C",), ("YAL002W",)]
     assert list(screen.phenotypes) == ["YBR003W"]

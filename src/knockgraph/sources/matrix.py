@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,8 @@ def as_pairs(blocks: TableBlocks, rows: str, options: TableOptions) -> tuple[Tab
     sample = blocks.sample()
     columns = [name for name in blocks.columns if not _is_text(sample[name]) and name.upper() != "GWEIGHT"]
     if not columns:
-        raise ScreenError(f"{blocks.name} is no matrix: no column but {rows!r} holds numbers; leave out --matrix")
+        fix = "leave out --matrix" if options.matrix else f"fill it with numbers, or say --gene-columns {quote(rows)}"
+        raise ScreenError(f"{blocks.name} is no matrix: no column but {rows!r} holds numbers; {fix}")
     decimal = options.decimal or decimal_sign(blocks.name, {name: sample[name] for name in columns})
     names: list[str] = []
     parts: list[Floats] = []
